@@ -1,4 +1,5 @@
-// A checkpoint directory: config, tensors checked against the table the config implies, tokenizer path.
+// A checkpoint directory: config, tensors checked against the table the config implies, tokenizer
+// path.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +16,9 @@ namespace peregrine {
 // One row of the tensor table (spec: model.md section 3).
 struct TensorSpec {
   std::string name;
-  std::vector<int64_t> shape;      // as stored in the file
-  std::vector<DType> dtypes;       // allowed storage types; the first is the released one
-  bool optional = false;           // e.g. gate.bias_vl without a vision tower
+  std::vector<int64_t> shape;  // as stored in the file
+  std::vector<DType> dtypes;   // allowed storage types; the first is the released one
+  bool optional = false;       // e.g. gate.bias_vl without a vision tower
 };
 
 // Every tensor that a checkpoint of this config has, in file-name order.

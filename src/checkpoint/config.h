@@ -1,5 +1,6 @@
-// The shape of a model: every dimension named, with its unit and meaning (spec: model.md section 2).
-// Read from the Hugging Face config.json or from the release's inference config; checked at load.
+// The shape of a model: every dimension named, with its unit and meaning (spec: model.md section
+// 2). Read from the Hugging Face config.json or from the release's inference config; checked at
+// load.
 #pragma once
 
 #include <cstdint>
@@ -13,28 +14,28 @@ enum class ScoreFunc { kSqrtSoftplus, kSigmoid, kSoftmax };
 
 struct ModelConfig {
   // backbone
-  int vocab_size = 0;          // rows of embedding and head
-  int dim = 0;                 // d, width of the stream
-  int n_layers = 0;            // L, backbone layers
-  int n_heads = 0;             // H
-  int head_dim = 0;            // D, of q and of the shared k = v vector
-  int rope_head_dim = 0;       // R, the last R dims of a head rotate
-  int q_lora_rank = 0;         // query bottleneck
-  int o_lora_rank = 0;         // output bottleneck of one group
-  int o_groups = 0;            // output groups of n_heads / o_groups heads
-  int window_size = 0;         // W, positions a query sees in its ring, itself included
-  float norm_eps = 0;          // of every RMS norm of the language model
-  int max_position = 0;        // longest context in tokens
+  int vocab_size = 0;     // rows of embedding and head
+  int dim = 0;            // d, width of the stream
+  int n_layers = 0;       // L, backbone layers
+  int n_heads = 0;        // H
+  int head_dim = 0;       // D, of q and of the shared k = v vector
+  int rope_head_dim = 0;  // R, the last R dims of a head rotate
+  int q_lora_rank = 0;    // query bottleneck
+  int o_lora_rank = 0;    // output bottleneck of one group
+  int o_groups = 0;       // output groups of n_heads / o_groups heads
+  int window_size = 0;    // W, positions a query sees in its ring, itself included
+  float norm_eps = 0;     // of every RMS norm of the language model
+  int max_position = 0;   // longest context in tokens
 
   // experts
-  int moe_inter_dim = 0;       // inner width of every expert
+  int moe_inter_dim = 0;  // inner width of every expert
   int n_routed_experts = 0;
   int n_activated_experts = 0;
   ScoreFunc score_func = ScoreFunc::kSqrtSoftplus;
   bool norm_topk_prob = true;
-  float route_scale = 1;       // multiplies normalised routing weights
-  float gate_temp = 1;         // divides router logits
-  float swiglu_limit = 0;      // clamp in routed and shared experts; 0 = none
+  float route_scale = 1;   // multiplies normalised routing weights
+  float gate_temp = 1;     // divides router logits
+  float swiglu_limit = 0;  // clamp in routed and shared experts; 0 = none
 
   // rotary embedding
   double rope_theta = 0;           // layers with ratio 0 and the drafter
@@ -49,13 +50,13 @@ struct ModelConfig {
   std::vector<int> index_source_layers;  // layers that run an indexer
   int index_n_heads = 0;
   int index_head_dim = 0;
-  int index_topk = 0;                    // compressed rows a query may read
-  int candidate_source_layer = -1;       // publishes candidate blocks; negative = off
+  int index_topk = 0;               // compressed rows a query may read
+  int candidate_source_layer = -1;  // publishes candidate blocks; negative = off
   int candidate_topk_blocks = 0;
-  int candidate_block_size = 0;          // rows
+  int candidate_block_size = 0;  // rows
 
   // hyper-connections
-  int hc_mult = 0;          // n, residual copies
+  int hc_mult = 0;  // n, residual copies
   int hc_sinkhorn_iters = 0;
   float hc_eps = 0;
 
@@ -63,10 +64,10 @@ struct ModelConfig {
   std::vector<int> engram_layer_ids;
   std::vector<int64_t> engram_num_embeddings;  // rows of each table
   int engram_max_ngram = 0;
-  int64_t engram_vocab_size = 0;               // where the prime search starts
+  int64_t engram_vocab_size = 0;  // where the prime search starts
   int engram_n_heads = 0;
   int engram_head_dim = 0;
-  int engram_pad_id = 0;                       // raw token id
+  int engram_pad_id = 0;  // raw token id
   int engram_compressed_vocab_size = 0;
 
   // DSpark drafter (spec: dspark.md); n_mtp_layers = 0 when absent

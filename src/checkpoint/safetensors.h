@@ -17,11 +17,19 @@
 namespace peregrine {
 
 enum class DType : uint8_t {
-  kF64, kF32, kF16, kBF16,
+  kF64,
+  kF32,
+  kF16,
+  kBF16,
   kF8E4M3,  // e4m3fn
   kF8E8M0,  // power-of-two scale
   kF4,      // two e2m1 a byte, low nibble first; shape counts values, not bytes
-  kI64, kI32, kI16, kI8, kU8, kBool,
+  kI64,
+  kI32,
+  kI16,
+  kI8,
+  kU8,
+  kBool,
 };
 
 // Name as it stands in a safetensors header ("F8_E4M3"), and the bits of one element (4 for kF4).
