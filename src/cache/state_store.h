@@ -1,0 +1,92 @@
+// The state of all sequences of one engine: window rings, unfinished groups and paged global KV
+// (spec: model.md section 6), addressed by slot.
+//
+// A slot belongs to one running sequence. The store owns the backend memory, the page tables and
+// the page pool; it knows how many bytes a state has, not what they mean to the forward pass.
+// Positions never leave the host: lengths are the business of whoever owns the slot.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "cache/page_pool.h"
+#include "checkpoint/config.h"
+
+namespace peregrine {
+
+struct StateOptions {
+  int slots = 1;
+  int max_context = 0;            // tokens a slot can hold at most
+  int64_t page_budget_bytes = 0;  // bytes of global KV for all slots; 0: enough for every slot
+  // Positions that may be written ahead and taken back: the ring holds window + slack rows. A
+  // sequence can be truncated by up to this many positions.
+  int slack = 128;
+  int rows_per_page = 64;
+};
+
+class StateStore {
+ public:
+  // Throws Error(kOutOfMemory) when the backend cannot give the memory.
+  StateStore(Backend& backend, const ModelConfig& config, const StateOptions& options);
+  ~StateStore();
+  StateStore(const StateStore&) = delete;
+  StateStore& operator=(const StateStore&) = delete;
+
+  const KvView& view() const { return view_; }
+  const StateOptions& options() const { return options_; }
+  PagePool& pool() { return pool_; }
+  int window() const { return config_.window_size; }
+
+  // -- slots and pages
+  // -----------------------------------------------------------------------------
+  int acquire();  // -1 when all slots are taken
+  void release(int slot);
+  // Makes sure the slot has pages for all rows of positions below `tokens`, each page its own:
+  // shared pages at or above the first row that can still be written are copied. All or nothing;
+  // false when the pool is short.
+  bool reserve(int slot, int64_t tokens, int64_t writable_from);
+  // Drops pages that hold no row of a position below `tokens`.
+  void truncate(int slot, int64_t tokens);
+  int64_t pages_for(int64_t tokens) const;  // pages of a sequence of that length, all sources
+  std::span<const int32_t> pages(int slot, int source) const;
+  // Gives `slot` (without pages) the pages of another list, adding a reference to each.
+  void attach(int slot, int source, std::span<const int32_t> pages);
+
+  // Rows of `source` that exist once `tokens` positions are processed.
+  int64_t rows_of(int source, int64_t tokens) const { return tokens / ratios_[source]; }
+  int sources() const { return view_.sources; }
+
+  // -- bytes
+  // ----------------------------------------------------------------------------------------- Rings
+  // and the unfinished groups of a sequence of `tokens` positions, in position order; enough, with
+  // the global rows, to continue bit for bit. Fixed size for a config.
+  size_t recent_bytes() const;
+  void save_recent(int slot, int64_t tokens, std::byte* out) const;
+  void load_recent(int slot, int64_t tokens, const std::byte* in);
+  // Main rows then index rows [begin, end) of one source.
+  size_t global_bytes(int source, int64_t begin, int64_t end) const;
+  void save_global(int slot, int source, int64_t begin, int64_t end, std::byte* out) const;
+  void load_global(int slot, int source, int64_t begin, int64_t end, const std::byte* in);
+
+  size_t page_bytes() const { return view_.page_bytes; }
+  size_t slot_bytes() const;  // rings, tails and page table of one slot
+  int64_t kv_bytes_in_use() const;
+
+ private:
+  void set_page(int slot, int source, int64_t index, int32_t page);
+  bool own_page(int slot, int source, int64_t index);
+
+  Backend& backend_;
+  const ModelConfig& config_;
+  StateOptions options_;
+  std::vector<int> ratios_;  // of each source
+  KvView view_;
+  PagePool pool_;
+  int32_t* device_table_ = nullptr;
+  std::vector<std::vector<std::vector<int32_t>>> tables_;  // [slot][source] pages in use
+  std::vector<int> free_slots_;
+};
+
+}  // namespace peregrine
