@@ -4,6 +4,7 @@
 // StateStore. Host-side bookkeeping only, not thread-safe: its owner serialises access.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
