@@ -1,0 +1,84 @@
+// The weights of a model under the names of the spec, as views into a checkpoint.
+//
+// Matrices stay in their stored format and place; vectors (norms, sinks, biases) are widened to f32
+// once. Binding checks nothing: Checkpoint::open has compared every tensor with the table.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "backend/backend.h"
+#include "checkpoint/checkpoint.h"
+
+namespace peregrine {
+
+struct AttentionWeights {
+  Weight wq_a, wq_b, wkv, wo_a, wo_b;
+  const float* q_norm = nullptr;   // [q_lora_rank]
+  const float* kv_norm = nullptr;  // [head_dim]
+  const float* sinks = nullptr;    // [n_heads]
+  // KV sources only
+  Weight compressor_wkv, compressor_wgate;  // wgate: ratio 2
+  const float* compressor_norm = nullptr;   // [head_dim]
+  Weight index_wk;                          // [index_head_dim, head_dim]
+  const float* index_k_norm = nullptr;      // [index_head_dim]
+  // index sources only
+  Weight index_wq_b;     // [index_n_heads * index_head_dim, q_lora_rank]
+  Weight index_weights;  // [index_n_heads, dim]
+};
+
+struct MoeWeights {
+  Weight gate;  // [experts, dim]
+  Router router;
+  std::vector<Expert> routed;
+  Expert shared;
+};
+
+struct EngramWeights {
+  EngramTable table;
+  Weight wkv;                   // [(n + 1) * dim, columns * width]
+  const float* gain = nullptr;  // [n, dim]: q_weight * k_weight
+};
+
+struct LayerWeights {
+  std::optional<EngramWeights> engram;
+  HcWeights hc_attn, hc_ffn;
+  const float* attn_norm = nullptr;  // [dim]
+  const float* ffn_norm = nullptr;   // [dim]
+  AttentionWeights attn;
+  MoeWeights moe;
+};
+
+struct DrafterWeights {
+  Weight main_proj;                  // [dim, taps * dim]
+  const float* main_norm = nullptr;  // [dim]
+  std::vector<LayerWeights> stages;
+  const float* norm = nullptr;       // [dim]
+  Weight markov_embed, markov_head;  // [vocab, rank]
+  Weight confidence;                 // [1, dim + rank]
+};
+
+class Weights {
+ public:
+  // Binds all tensors of `source` (which must outlive this object) into `backend`'s memory.
+  Weights(const ModelConfig& config, const TensorSource& source, Backend& backend);
+  ~Weights();
+  Weights(const Weights&) = delete;
+  Weights& operator=(const Weights&) = delete;
+
+  // The activation type that the stored types imply: f32 for an unquantised f32 checkpoint.
+  static Numerics numerics(const TensorSource& source);
+
+  Weight embed, head;           // [vocab, dim]
+  const float* norm = nullptr;  // [dim]
+  std::vector<LayerWeights> layers;
+  std::optional<DrafterWeights> drafter;
+
+ private:
+  friend class WeightBinder;
+  Backend& backend_;
+  std::vector<void*> owned_;  // widened vectors
+};
+
+}  // namespace peregrine
