@@ -60,9 +60,9 @@ struct EngramTable {
 };
 
 struct EngramMixArgs {
-  Tensor x;                      // act [rows, n * dim], updated in place
-  Tensor kv;                     // act [rows, (n + 1) * dim]: n keys, then the value
-  const float* gain = nullptr;   // [n, dim]: f32 product of q_weight and k_weight
+  Tensor x;                           // act [rows, n * dim], updated in place
+  Tensor kv;                          // act [rows, (n + 1) * dim]: n keys, then the value
+  const float* gain = nullptr;        // [n, dim]: f32 product of q_weight and k_weight
   const uint8_t* is_image = nullptr;  // rows whose gate is 0
 };
 
@@ -88,8 +88,8 @@ enum class AttentionMask {
 };
 
 struct AttentionArgs {
-  Tensor q;          // act [rows, heads * head_dim], rotated
-  Tensor window;     // u8 [rows, window_row_bytes]: this step's packed window rows
+  Tensor q;       // act [rows, heads * head_dim], rotated
+  Tensor window;  // u8 [rows, window_row_bytes]: this step's packed window rows
   int ring_layer = 0;
   AttentionMask mask = AttentionMask::kCausal;
   int source = -1;               // KV source of the compressed rows, -1: window only
@@ -110,12 +110,12 @@ struct Expert {
 };
 
 struct ExpertsArgs {
-  Tensor u;                          // act [rows, dim]
-  Tensor ids;                        // i32 [rows, active], ascending in each row
-  Tensor weights;                    // f32 [rows, active]
-  std::span<const Expert> routed;    // host array of views
-  const Expert* shared = nullptr;    // added last with weight 1
-  Tensor out;                        // act [rows, dim]
+  Tensor u;                        // act [rows, dim]
+  Tensor ids;                      // i32 [rows, active], ascending in each row
+  Tensor weights;                  // f32 [rows, active]
+  std::span<const Expert> routed;  // host array of views
+  const Expert* shared = nullptr;  // added last with weight 1
+  Tensor out;                      // act [rows, dim]
 };
 
 class Backend {
@@ -137,7 +137,7 @@ class Backend {
   virtual void copy_out(void* host, const void* src, size_t bytes) = 0;
   virtual void synchronize() = 0;
 
-  // -- entry and exit ------------------------------------------------------------------------------
+  // -- entry and exit -----------------------------------------------------------------------------
   // x[r] = `copies` copies of table[tokens[r]] (model.md 5.1).
   virtual void embed(const Weight& table, const int32_t* tokens, int copies, Tensor x) = 0;
   // dst[i] = src[indices[i]]; indices are in backend memory.
@@ -145,13 +145,13 @@ class Backend {
   // Same bytes, for staging buffers of equal shape and element.
   virtual void copy(Tensor src, Tensor dst) = 0;
 
-  // -- Engram (engram.md) --------------------------------------------------------------------------
+  // -- Engram (engram.md) -------------------------------------------------------------------------
   // out[r] = the `columns` dequantised rows row_ids[r][0..columns-1], concatenated.
   virtual void engram_gather(const EngramTable& table, const int64_t* row_ids, int columns,
                              Tensor out) = 0;
   virtual void engram_mix(const EngramMixArgs& args) = 0;
 
-  // -- hyper-connections (model.md 5.3) ------------------------------------------------------------
+  // -- hyper-connections (model.md 5.3) -----------------------------------------------------------
   virtual void hc_mixes(Tensor x, const HcWeights& weights, HcMix mix) = 0;
   // u = rmsnorm(collapse(x, pre), norm).
   virtual void hc_collapse_norm(Tensor x, Tensor pre, const float* norm, Tensor u) = 0;
@@ -162,7 +162,7 @@ class Backend {
   // out[r][column .. column + dim) = mean over copies (dspark.md section 2).
   virtual void hc_tap(Tensor x, int64_t column, Tensor out) = 0;
 
-  // -- products and norms --------------------------------------------------------------------------
+  // -- products and norms -------------------------------------------------------------------------
   virtual void linear(Tensor x, const Weight& w, LinearKind kind, Tensor y) = 0;
   // x [rows, groups * in], w [groups * out, in]: y group g = x group g . w group g ^T, kPlain.
   virtual void grouped_linear(Tensor x, const Weight& w, int groups, Tensor y) = 0;
@@ -174,7 +174,7 @@ class Backend {
   // y += x, f32.
   virtual void add(Tensor x, Tensor y) = 0;
 
-  // -- state (model.md 5.4, 5.5, section 7) --------------------------------------------------------
+  // -- state (model.md 5.4, 5.5, section 7) -------------------------------------------------------
   // act_quant of kv [rows, head_dim] into packed window rows.
   virtual void pack_window(Tensor kv, Tensor packed) = 0;
   // Writes the step's packed rows into the ring; of a long segment only the last ring_rows.
@@ -190,18 +190,18 @@ class Backend {
   virtual void store_index_keys(Tensor keys, const StepRows& step, int source, int ratio,
                                 const KvView& kv) = 0;
 
-  // -- attention (model.md 5.6, 5.7, 5.9) ----------------------------------------------------------
+  // -- attention (model.md 5.6, 5.7, 5.9) ---------------------------------------------------------
   virtual void index_select(const IndexArgs& args, const StepRows& step, const KvView& kv) = 0;
   virtual void sparse_attention(const AttentionArgs& args, const StepRows& step,
                                 const KvView& kv) = 0;
 
-  // -- experts (model.md 5.11) ---------------------------------------------------------------------
+  // -- experts (model.md 5.11) --------------------------------------------------------------------
   // Chooses experts from f32 logits [rows, n_experts]; ids ascending, weights to match.
   virtual void route(Tensor logits, const Router& router, const uint8_t* is_image, Tensor ids,
                      Tensor weights) = 0;
   virtual void experts(const ExpertsArgs& args) = 0;
 
-  // -- drafter heads (dspark.md section 4) ---------------------------------------------------------
+  // -- drafter heads (dspark.md section 4) --------------------------------------------------------
   // out[r] = proj . f32([x[r] ; e[r]]), raw.
   virtual void confidence(Tensor x, Tensor e, const Weight& proj, Tensor out) = 0;
 };

@@ -110,7 +110,7 @@ struct StepRows {
   const int32_t* first_row = nullptr;     // first row of this row's segment
   const int32_t* end_row = nullptr;       // one past the last row of this row's segment
   const int32_t* window_floor = nullptr;  // no window key below this position is visible (replay)
-  const uint8_t* writes_kv = nullptr;     // 0: rows replayed under a cached prefix write no global KV
+  const uint8_t* writes_kv = nullptr;  // 0: rows replayed under a cached prefix write no global KV
   const uint8_t* is_image = nullptr;
 };
 
@@ -147,13 +147,15 @@ struct KvView {
 
   uint8_t* ring_row(int slot_index, int layer, int64_t pos) const {
     const size_t row = (static_cast<size_t>(slot_index) * static_cast<size_t>(ring_layers) +
-                        static_cast<size_t>(layer)) * static_cast<size_t>(ring_rows) +
+                        static_cast<size_t>(layer)) *
+                           static_cast<size_t>(ring_rows) +
                        static_cast<size_t>(pos % ring_rows);
     return rings + row * window_row_bytes;
   }
   uint8_t* page_of(int slot_index, int source, int64_t row) const {
-    const int32_t page = page_table[(static_cast<int64_t>(slot_index) * sources + source) * max_pages +
-                                    row / rows_per_page];
+    const int32_t page =
+        page_table[(static_cast<int64_t>(slot_index) * sources + source) * max_pages +
+                   row / rows_per_page];
     return pages + static_cast<size_t>(page) * page_bytes;
   }
   uint8_t* main_row(int slot_index, int source, int64_t row) const {
@@ -166,7 +168,8 @@ struct KvView {
   }
   float* tail(int slot_index, int source, int64_t pos) const {
     const size_t row = (static_cast<size_t>(slot_index) * static_cast<size_t>(sources) +
-                        static_cast<size_t>(source)) * static_cast<size_t>(tail_rows) +
+                        static_cast<size_t>(source)) *
+                           static_cast<size_t>(tail_rows) +
                        static_cast<size_t>((pos / 2) % tail_rows);
     return tails + row * 2 * static_cast<size_t>(head_dim);
   }
