@@ -1,0 +1,294 @@
+#include "model/forward.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+
+namespace peregrine {
+
+Forward::Forward(Backend& backend, const ModelConfig& config, const Weights& weights,
+                 const EngramHasher* hasher, StateStore& state, int max_rows)
+    : b_(backend),
+      c_(config),
+      w_(weights),
+      hasher_(hasher),
+      state_(state),
+      max_rows_(max_rows),
+      ws_(backend, config, max_rows),
+      block_(backend, config, ws_),
+      encoder_rows_(backend, max_rows, hasher ? hasher->tables() : 0,
+                    hasher ? hasher->columns() : 0),
+      decoder_rows_(backend, max_rows, hasher ? hasher->tables() : 0,
+                    hasher ? hasher->columns() : 0),
+      stashes_(static_cast<size_t>(state.options().slots)) {
+  assert(!config.has_engram() || hasher != nullptr);
+}
+
+Forward::~Forward() {
+  b_.synchronize();
+  for (auto& stash : stashes_) {
+    if (!stash) continue;
+    b_.release(stash->x.data);
+    b_.release(stash->pre.data);
+  }
+}
+
+void Forward::run(const Step& step, bool with_drafter, std::vector<SegmentRows>& where) {
+  const int split = c_.first_decoder_layer();
+  place_rows(step, where);
+
+  // 5.1: the stream starts as copies of the embedding, collapsed through the first copy.
+  const StepRows& encoder = encoder_rows_.step();
+  Tensor x = ws_.x.first(encoder.rows);
+  Tensor pre = ws_.pre.first(encoder.rows);
+  b_.embed(w_.embed, encoder.token, c_.hc_mult, x);
+  b_.copy(ws_.pre_entry.first(encoder.rows), pre);
+  for (int l = 0; l < split; ++l) layer(l, encoder_rows_, x, pre);
+
+  // The decoder's global KV comes from the encoder's output, for every row (prefill.md section 1).
+  if (c_.engram_table_of(split) >= 0) engram(split, encoder_rows_, x);
+  b_.hc_collapse_norm(x, pre, w_.layers[static_cast<size_t>(split)].attn_norm,
+                      ws_.u.first(encoder.rows));
+  produce_global(split, encoder);
+
+  const RowSet* rows = &encoder_rows_;
+  if (!one_row_set_) {
+    enter_decoder(step);
+    rows = &decoder_rows_;
+    x = ws_.x_decoder.first(rows->rows());
+    pre = ws_.pre_decoder.first(rows->rows());
+  }
+  taps_ = c_.has_drafter() ? ws_.taps.first(rows->rows()) : Tensor{};
+  if (rows->rows() > 0) {
+    for (int l = split; l < c_.n_layers; ++l) layer(l, *rows, x, pre);
+    if (with_drafter) write_drafter_rings(rows->step());
+  }
+  exit(step, where, x, pre);
+}
+
+// Encoder rows are the segments in order. Decoder rows are the same ones unless a segment runs
+// only part of its rows, or stashed ones, through the decoder.
+void Forward::place_rows(const Step& step, std::vector<SegmentRows>& where) {
+  where.clear();
+  encoder_rows_.clear();
+  decoder_rows_.clear();
+  one_row_set_ = true;
+  int decoder_row = 0, logits_row = 0;
+  for (const Segment& s : step.segments) {
+    assert(s.count > 0 && s.start + s.count <= static_cast<int64_t>(s.tokens.size()));
+    const int decoder_count = static_cast<int>(s.start + s.count - s.decoder_start);
+    assert(s.logits <= decoder_count);
+    where.push_back({decoder_row, decoder_count, logits_row});
+    decoder_row += decoder_count;
+    logits_row += s.logits;
+    one_row_set_ = one_row_set_ && s.decoder_start == s.start &&
+                   s.decoder_window_floor == s.window_floor && !s.stash;
+  }
+  for (const Segment& s : step.segments) encoder_rows_.append(s, s.start, s.window_floor, hasher_);
+  encoder_rows_.upload();
+  if (one_row_set_) return;
+  for (const Segment& s : step.segments)
+    if (s.decoder_start < s.start + s.count)
+      decoder_rows_.append(s, s.decoder_start, s.decoder_window_floor, hasher_);
+  decoder_rows_.upload();
+}
+
+Forward::Stash& Forward::stash(int slot) {
+  auto& stash = stashes_[static_cast<size_t>(slot)];
+  if (!stash) {
+    const auto make = [&](Tensor like) {
+      Tensor t{nullptr, c_.window_size, like.cols, like.elem};
+      t.data = b_.allocate(t.bytes());
+      return t;
+    };
+    stash = Stash{make(ws_.x), make(ws_.pre)};
+  }
+  return *stash;
+}
+
+void Forward::release_stash(int slot) {
+  auto& stash = stashes_[static_cast<size_t>(slot)];
+  if (!stash) return;
+  b_.synchronize();
+  b_.release(stash->x.data);
+  b_.release(stash->pre.data);
+  stash.reset();
+}
+
+// Collects the entry states of the decoder rows, from the stash and from this step, and stashes the
+// ones that a later step will continue.
+void Forward::enter_decoder(const Step& step) {
+  const int64_t window = c_.window_size;
+  int64_t encoder_row = 0, decoder_row = 0;
+  for (const Segment& s : step.segments) {
+    const int64_t end = s.start + s.count;
+    const auto move_state = [&](int64_t pos, bool into_stash) {
+      Stash& kept = stash(s.slot);
+      const int64_t at = pos % window;
+      if (into_stash) {
+        const int64_t row = encoder_row + pos - s.start;
+        b_.copy(ws_.x.slice(row, 1), kept.x.slice(at, 1));
+        b_.copy(ws_.pre.slice(row, 1), kept.pre.slice(at, 1));
+      } else {
+        const int64_t row = decoder_row + pos - s.decoder_start;
+        b_.copy(kept.x.slice(at, 1), ws_.x_decoder.slice(row, 1));
+        b_.copy(kept.pre.slice(at, 1), ws_.pre_decoder.slice(row, 1));
+      }
+    };
+    assert(s.decoder_start >= end - window || s.decoder_start >= s.start);
+    for (int64_t p = s.decoder_start; p < std::min(s.start, end); ++p) move_state(p, false);
+    const int64_t own = std::max(s.decoder_start, s.start);
+    if (own < end) {
+      const int64_t from = encoder_row + own - s.start, to = decoder_row + own - s.decoder_start;
+      b_.copy(ws_.x.slice(from, end - own), ws_.x_decoder.slice(to, end - own));
+      b_.copy(ws_.pre.slice(from, end - own), ws_.pre_decoder.slice(to, end - own));
+    }
+    if (s.stash)
+      for (int64_t p = std::max(s.start, end - window); p < end; ++p) move_state(p, true);
+    encoder_row += s.count;
+    decoder_row += end - s.decoder_start;
+  }
+}
+
+// 5.2: one layer. `pre` arrives from the previous half and leaves as this layer's.
+void Forward::layer(int l, const RowSet& rows, Tensor x, Tensor pre) {
+  const LayerWeights& w = w_.layers[static_cast<size_t>(l)];
+  const StepRows& step = rows.step();
+  const int split = c_.first_decoder_layer();
+  // The split layer's Engram has run on all encoder rows.
+  if (w.engram && l != split) engram(l, rows, x);
+  const auto target =
+      std::find(c_.dspark_target_layer_ids.begin(), c_.dspark_target_layer_ids.end(), l);
+  if (c_.has_drafter() && target != c_.dspark_target_layer_ids.end())
+    b_.hc_tap(x, (target - c_.dspark_target_layer_ids.begin()) * c_.dim, taps_);
+
+  const auto rows_of = [&](const HcMix& mix) {
+    return HcMix{mix.pre.first(step.rows), mix.post.first(step.rows), mix.comb.first(step.rows)};
+  };
+  const HcMix mix_attn = rows_of(ws_.mix_attn), mix_ffn = rows_of(ws_.mix_ffn);
+  block_.half(x, pre, w.hc_attn, mix_attn, w.attn_norm, [&] { attention(l, step); });
+  block_.half(x, mix_attn.pre, w.hc_ffn, mix_ffn, w.ffn_norm, [&] { block_.experts(w.moe, step); });
+  b_.copy(mix_ffn.pre, pre);
+  if (hooks.after_layer) {
+    b_.synchronize();
+    hooks.after_layer(l, x, pre);
+  }
+}
+
+void Forward::engram(int l, const RowSet& rows, Tensor x) {
+  const EngramWeights& w = *w_.layers[static_cast<size_t>(l)].engram;
+  const Tensor looked_up = ws_.engram_rows.first(x.rows), kv = ws_.engram_kv.first(x.rows);
+  b_.engram_gather(w.table, rows.engram_rows(c_.engram_table_of(l)), hasher_->columns(), looked_up);
+  b_.linear(looked_up, w.wkv, LinearKind::kQuantised, kv);
+  b_.engram_mix({.x = x, .kv = kv, .gain = w.gain, .is_image = rows.step().is_image});
+}
+
+// 5.5: compressed rows and index keys of a KV source, from ws.u.
+void Forward::produce_global(int l, const StepRows& step) {
+  const AttentionWeights& w = w_.layers[static_cast<size_t>(l)].attn;
+  const int source = c_.kv_source_of(l), ratio = c_.ratio(l);
+  const KvView& kv = state_.view();
+  const Tensor u = ws_.u.first(step.rows), latent = ws_.latent.first(step.rows);
+  if (ratio == 1) {
+    b_.linear(u, w.compressor_wkv, LinearKind::kPlain, latent);
+  } else {
+    const Tensor a = ws_.pair_a.first(step.rows), g = ws_.pair_g.first(step.rows);
+    b_.linear(u, w.compressor_wkv, LinearKind::kFull, a);
+    b_.linear(u, w.compressor_wgate, LinearKind::kFull, g);
+    b_.compress_pairs(a, g, step, source, kv, latent);
+  }
+  b_.rms_norm(latent, w.compressor_norm, latent);
+
+  RopeParams rope = block_.rope_of(l);
+  rope.position_step = ratio;
+  const Tensor key = ws_.index_key.first(step.rows);
+  b_.linear(latent, w.index_wk, LinearKind::kPlain, key);
+  b_.rms_norm(key, w.index_k_norm, key);
+  b_.rope(key, 1, step, rope);
+  b_.store_index_keys(key, step, source, ratio, kv);
+
+  b_.rope(latent, 1, step, rope);
+  b_.store_compressed(latent, step, source, ratio, kv);
+}
+
+// 5.6: which compressed rows each query reads.
+void Forward::select(int l, const StepRows& step) {
+  const AttentionWeights& w = w_.layers[static_cast<size_t>(l)].attn;
+  const Tensor q = ws_.index_q.first(step.rows), weights = ws_.index_weights.first(step.rows);
+  b_.linear(ws_.qr.first(step.rows), w.index_wq_b, LinearKind::kQuantised, q);
+  b_.rope(q, c_.index_n_heads, step, block_.rope_of(l));
+  b_.linear(ws_.u.first(step.rows), w.index_weights, LinearKind::kPlain, weights);
+  b_.scale(weights,
+           static_cast<float>(1 / std::sqrt(c_.index_head_dim) / std::sqrt(c_.index_n_heads)));
+  const int publisher = c_.candidate_source_layer;
+  const IndexMode mode = publisher < 0 || l < publisher ? IndexMode::kFull
+                         : l == publisher               ? IndexMode::kPublish
+                                                        : IndexMode::kReindex;
+  b_.index_select({.q = q,
+                   .weights = weights,
+                   .source = c_.kv_source_of(l),
+                   .ratio = c_.ratio(l),
+                   .mode = mode,
+                   .selected = ws_.selected,
+                   .candidates = ws_.candidates},
+                  step, state_.view());
+  if (hooks.after_selection) {
+    b_.synchronize();
+    hooks.after_selection(l, ws_.selected, ws_.candidates);
+  }
+}
+
+// 5.4 to 5.10: ws.u -> ws.v.
+void Forward::attention(int l, const StepRows& step) {
+  const AttentionWeights& w = w_.layers[static_cast<size_t>(l)].attn;
+  const RopeParams rope = block_.rope_of(l);
+  block_.queries_and_window(w, step, rope);
+  const bool compressed = c_.ratio(l) > 0;
+  if (c_.is_kv_source(l) && l != c_.first_decoder_layer()) produce_global(l, step);
+  if (c_.is_index_source(l)) select(l, step);
+  b_.sparse_attention({.q = ws_.q.first(step.rows),
+                       .window = ws_.packed.first(step.rows),
+                       .ring_layer = l,
+                       .mask = AttentionMask::kCausal,
+                       .source = compressed ? c_.kv_source_of(l) : -1,
+                       .selected = ws_.selected,
+                       .sinks = w.sinks,
+                       .out = ws_.o.first(step.rows)},
+                      step, state_.view());
+  b_.store_window(ws_.packed.first(step.rows), step, l, state_.view());
+  block_.output(w, step, rope);
+}
+
+// 5.12, for the rows whose logits are wanted.
+void Forward::exit(const Step& step, const std::vector<SegmentRows>& where, Tensor x, Tensor pre) {
+  exit_rows_.clear();
+  for (size_t i = 0; i < step.segments.size(); ++i) {
+    const int end = where[i].decoder_row + where[i].decoder_count;
+    for (int row = end - step.segments[i].logits; row < end; ++row) exit_rows_.push_back(row);
+  }
+  const auto n = static_cast<int64_t>(exit_rows_.size());
+  logits_ = ws_.logits.first(n);
+  if (n == 0) return;
+  b_.copy_in(ws_.gather, exit_rows_.data(), exit_rows_.size() * sizeof(int32_t));
+  const Tensor x_exit = ws_.x_exit.first(n), pre_exit = ws_.pre_exit.first(n), u = ws_.u.first(n);
+  b_.gather_rows(x, ws_.gather, x_exit);
+  b_.gather_rows(pre, ws_.gather, pre_exit);
+  b_.hc_collapse_norm(x_exit, pre_exit, w_.norm, u);
+  b_.linear(u, w_.head, LinearKind::kFull, logits_);
+}
+
+// dspark.md sections 2, 3, 5: the drafter's rings hold backbone positions only. Rows of drafts that
+// are rejected later are overwritten before anything can read them.
+void Forward::write_drafter_rings(const StepRows& step) {
+  const DrafterWeights& w = *w_.drafter;
+  const Tensor main_x = ws_.main_x.first(step.rows);
+  b_.linear(taps_, w.main_proj, LinearKind::kQuantised, main_x);
+  b_.rms_norm(main_x, w.main_norm, main_x);
+  for (size_t s = 0; s < w.stages.size(); ++s) {
+    block_.window_rows(main_x, w.stages[s].attn, step, block_.window_rope());
+    b_.store_window(ws_.packed.first(step.rows), step, c_.n_layers + static_cast<int>(s),
+                    state_.view());
+  }
+}
+
+}  // namespace peregrine
