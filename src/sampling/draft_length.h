@@ -1,0 +1,22 @@
+// How many drafted slots are worth verifying, by the drafter's own confidence
+// (spec/speculation.md, Drafting 3).
+#pragma once
+
+#include <span>
+#include <vector>
+
+namespace peregrine {
+
+// survival[i] = sigmoid(scores[0]) * .. * sigmoid(scores[i]): the estimated chance that drafts
+// 0..i are all accepted. `scores` are the raw outputs of the confidence head, one a slot.
+std::vector<double> survival_from_scores(std::span<const float> scores);
+
+// The threshold that applies at `slot` of a block of `slots`: with three or more slots the last
+// two use half and a quarter.
+double slot_threshold(int slot, int slots, double threshold);
+
+// Number of slots before the first whose survival is below its threshold, 0..n. Slot i's decision
+// depends on scores 0..i only, that is on drafts before i: verification stays lossless.
+int draft_length(std::span<const float> scores, double threshold);
+
+}  // namespace peregrine
