@@ -1,0 +1,13 @@
+// The subcommands, one file each: add_NAME registers its options and what it runs. A command
+// reports failure by throwing peregrine::Error; main() prints it.
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace peregrine {
+
+void add_inspect(CLI::App& app);
+
+}  // namespace peregrine
