@@ -42,6 +42,8 @@ struct HcMix {
   Tensor pre;   // f32 [rows, n]
   Tensor post;  // f32 [rows, n]
   Tensor comb;  // f32 [rows, n * n], comb[i][j]: source i, destination j
+
+  HcMix first(int64_t rows) const { return {pre.first(rows), post.first(rows), comb.first(rows)}; }
 };
 
 // cos/sin come from f32 angles f32(pos) * frequencies[i] (spec: model.md section 4).

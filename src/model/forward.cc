@@ -162,10 +162,7 @@ void Forward::layer(int l, const RowSet& rows, Tensor x, Tensor pre) {
   if (c_.has_drafter() && target != c_.dspark_target_layer_ids.end())
     b_.hc_tap(x, (target - c_.dspark_target_layer_ids.begin()) * c_.dim, taps_);
 
-  const auto rows_of = [&](const HcMix& mix) {
-    return HcMix{mix.pre.first(step.rows), mix.post.first(step.rows), mix.comb.first(step.rows)};
-  };
-  const HcMix mix_attn = rows_of(ws_.mix_attn), mix_ffn = rows_of(ws_.mix_ffn);
+  const HcMix mix_attn = ws_.mix_attn.first(step.rows), mix_ffn = ws_.mix_ffn.first(step.rows);
   block_.half(x, pre, w.hc_attn, mix_attn, w.attn_norm, [&] { attention(l, step); });
   block_.half(x, mix_attn.pre, w.hc_ffn, mix_ffn, w.ffn_norm, [&] { block_.experts(w.moe, step); });
   b_.copy(mix_ffn.pre, pre);
