@@ -19,9 +19,9 @@ struct SamplingParams {
   double repetition_penalty = 1.0;  // > 0; 1 = off; counts prompt and output
   double presence_penalty = 0.0;    // -2..2; counts output only
   double frequency_penalty = 0.0;   // -2..2; counts output only
-  std::vector<std::pair<int32_t, float>> logit_bias;  // token id, -100..100
-  std::optional<uint64_t> seed;                       // absent: the engine draws one
-  std::optional<int> logprobs;  // absent: none; n: the chosen token and the top n (0..20)
+  std::vector<std::pair<int32_t, float>> logit_bias = {};  // token id, -100..100
+  std::optional<uint64_t> seed = {};                       // absent: the engine draws one
+  std::optional<int> logprobs = {};  // absent: none; n: the chosen token and the top n (0..20)
 
   bool greedy() const { return temperature == 0.0; }
   // Whether token counts of the sequence are needed at all.
