@@ -5,7 +5,7 @@ add_library(peregrine_settings INTERFACE)
 # a translation unit. Kernels ask for fused operations explicitly where they want them.
 target_compile_options(peregrine_settings INTERFACE
   $<$<COMPILE_LANGUAGE:C,CXX>:-ffp-contract=off>
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror -Wno-psabi>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror -Wno-psabi -Wno-missing-field-initializers>)
 
 if(PEREGRINE_SANITIZE STREQUAL "address")
   target_compile_options(peregrine_settings INTERFACE

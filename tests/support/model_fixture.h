@@ -1,0 +1,56 @@
+// A checkpoint of tests/data or models/ with everything a forward pass needs, on a named backend.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "cache/state_store.h"
+#include "checkpoint/checkpoint.h"
+#include "model/engram_hash.h"
+#include "model/forward.h"
+#include "model/weights.h"
+
+namespace peregrine::test {
+
+// Backends that this build and machine have, for parameterised tests.
+std::vector<std::string> backends();
+
+struct ModelUnderTest {
+  struct Options {
+    int threads = 1;
+    int slots = 1;
+    int max_rows = 64;
+    int slack = 128;
+    int max_context = 0;             // 0: the config's
+    std::vector<int32_t> token_map;  // Engram: given by a fixture; empty: from the tokenizer
+  };
+  ModelUnderTest(const std::string& checkpoint_path, const std::string& backend_name,
+                 Options options);
+  ModelUnderTest(const std::string& checkpoint_path, const std::string& backend_name)
+      : ModelUnderTest(checkpoint_path, backend_name, Options{}) {}
+
+  Checkpoint checkpoint;
+  std::unique_ptr<Backend> backend;
+  std::optional<Weights> weights;
+  std::optional<EngramHasher> hasher;
+  std::optional<StateStore> state;
+  std::optional<Forward> forward;
+
+  // Runs positions begin .. end - 1 of `tokens` in `slot` as one step (exact mode) and returns
+  // their logits, row by row.
+  std::vector<float> run(int slot, const std::vector<int32_t>& tokens, int64_t begin, int64_t end);
+  std::vector<float> copy(Tensor t) const;  // f32 tensors
+};
+
+// Largest absolute difference; fails the test when sizes differ or a value is not finite on one
+// side only.
+double max_difference(const std::vector<float>& a, const std::vector<float>& b);
+
+int argmax(const float* row, int n);
+
+}  // namespace peregrine::test
