@@ -14,6 +14,7 @@
 
 #include "checkpoint/config.h"
 #include "checkpoint/safetensors.h"
+#include "peregrine/model.h"
 
 namespace peregrine {
 
@@ -60,12 +61,6 @@ std::string released_name(const std::string& name);
 // Compares stored tensors, ordered by name, with the table of `config`. Throws
 // Error(kBadCheckpoint) with one sentence that lists the first few differences and counts the rest.
 void check_tensors(const ModelConfig& config, const TensorSource& source, const std::string& path);
-
-struct LoadProgress {
-  uint64_t bytes_done = 0, bytes_total = 0;
-  int tensors_done = 0, tensors_total = 0;
-  double seconds = 0;
-};
 
 struct CheckpointOptions {
   // Called at most ten times a second and once at the end.

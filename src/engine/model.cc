@@ -1,0 +1,67 @@
+#include "peregrine/model.h"
+
+#include <algorithm>
+
+#include "engine/model_impl.h"
+#include "text/token_map.h"
+
+namespace peregrine {
+namespace {
+
+// FNV-1a over what a state depends on: the tensor table with its first bytes, which tell
+// checkpoints of one shape apart without reading them.
+uint64_t fingerprint_of(const Checkpoint& checkpoint) {
+  uint64_t hash = 14695981039346656037u;
+  const auto add = [&](const void* data, size_t bytes) {
+    const auto* p = static_cast<const uint8_t*>(data);
+    for (size_t i = 0; i < bytes; ++i) hash = (hash ^ p[i]) * 1099511628211u;
+  };
+  for (const TensorView& tensor : checkpoint.source->tensors()) {
+    add(tensor.name.data(), tensor.name.size());
+    add(tensor.shape.data(), tensor.shape.size() * sizeof(int64_t));
+    add(tensor.data, std::min<size_t>(tensor.bytes, 16));
+  }
+  return hash;
+}
+
+}  // namespace
+
+Model::Impl::Impl(Checkpoint opened, Tokenizer loaded, const LoadOptions& options)
+    : checkpoint(std::move(opened)),
+      tokenizer(std::move(loaded)),
+      backend(make_backend(options.device, checkpoint.config, Weights::numerics(*checkpoint.source),
+                           {.threads = options.threads})),
+      weights(checkpoint.config, *checkpoint.source, *backend),
+      fingerprint(fingerprint_of(checkpoint)) {
+  const ModelConfig& c = checkpoint.config;
+  if (c.has_engram())
+    hasher.emplace(
+        c, make_token_map(tokenizer, c.vocab_size, c.engram_pad_id, c.engram_compressed_vocab_size)
+               .ids);
+}
+
+Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Model::~Model() = default;
+
+std::shared_ptr<const Model> Model::load(const std::string& path, const LoadOptions& options) {
+  // The tokenizer first: it is small, and a bad one should not cost a walk over the weights.
+  Tokenizer tokenizer = Tokenizer::load(path);
+  Checkpoint checkpoint = Checkpoint::open(path, {.on_progress = options.on_progress});
+  return std::shared_ptr<const Model>(
+      new Model(std::make_unique<Impl>(std::move(checkpoint), std::move(tokenizer), options)));
+}
+
+int Model::vocab_size() const { return impl_->config().vocab_size; }
+int Model::max_context() const { return impl_->config().max_position; }
+bool Model::has_drafter() const { return impl_->config().has_drafter(); }
+std::string Model::device_name() const { return impl_->backend->name(); }
+uint64_t Model::weight_bytes() const { return impl_->checkpoint.source->total_bytes(); }
+
+std::vector<int32_t> Model::encode(std::string_view text) const {
+  return impl_->tokenizer.encode(text, SpecialTokens::kRecognise);
+}
+std::string Model::decode(std::span<const int32_t> ids) const {
+  return impl_->tokenizer.decode(ids);
+}
+
+}  // namespace peregrine

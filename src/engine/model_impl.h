@@ -1,0 +1,31 @@
+// The inside of peregrine::Model.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "backend/backend.h"
+#include "checkpoint/checkpoint.h"
+#include "model/engram_hash.h"
+#include "model/weights.h"
+#include "peregrine/model.h"
+#include "text/tokenizer.h"
+
+namespace peregrine {
+
+struct Model::Impl {
+  Impl(Checkpoint opened, Tokenizer loaded, const LoadOptions& options);
+
+  Checkpoint checkpoint;
+  Tokenizer tokenizer;
+  std::unique_ptr<Backend> backend;
+  Weights weights;
+  std::optional<EngramHasher> hasher;
+  uint64_t fingerprint =
+      0;  // of the shape and the identity of the weights: states move only between equals
+
+  const ModelConfig& config() const { return checkpoint.config; }
+  const EngramHasher* engram_hasher() const { return hasher ? &*hasher : nullptr; }
+};
+
+}  // namespace peregrine
