@@ -1,0 +1,111 @@
+// Token generation on one session: plain or speculative decoding (spec: speculation.md).
+//
+// The session is synchronised to the prompt by the caller. Every call of next() runs one step and
+// gives the tokens it made sure. Output has exactly the distribution of plain sampling; greedy
+// output is the same tokens with and without drafts.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "peregrine/session.h"
+#include "sampling/cost_model.h"
+#include "sampling/params.h"
+#include "sampling/processor.h"
+#include "sampling/sampler.h"
+#include "sampling/token_counts.h"
+#include "sampling/verify.h"
+
+namespace peregrine {
+
+inline constexpr int kMaxDrafts = 16;
+
+enum class DraftMode {
+  kOff,
+  kFixed,  // up to `drafts`, cut by confidence
+  kAuto,   // the cost model chooses every step, and may choose not to draft
+};
+
+struct DraftOptions {
+  DraftMode mode = DraftMode::kOff;
+  int drafts = 0;          // 1 .. kMaxDrafts for kFixed; the longest block for kAuto
+  double threshold = 0.3;  // survival below which a slot is not verified (kFixed)
+  VerifyMethod verify = VerifyMethod::kBlock;
+};
+
+struct GenerateOptions {
+  SamplingParams sampling;
+  int max_tokens = 0;                 // at least 1
+  std::vector<int32_t> stop_ids;      // end the output; the stop token itself is emitted
+  std::vector<int32_t> masked_ids;    // never sampled
+  DraftOptions draft;
+};
+
+enum class FinishReason { kRunning, kStop, kLength };
+
+struct GenerateStats {
+  int64_t steps = 0;     // model steps
+  int64_t tokens = 0;    // emitted
+  int64_t drafted = 0;   // slots the drafter filled
+  int64_t verified = 0;  // drafts that a model step checked
+  int64_t accepted = 0;
+  std::array<int64_t, kMaxDrafts> verified_at{};  // by position in the block
+  std::array<int64_t, kMaxDrafts> accepted_at{};
+  double step_us = 0;   // spent in model steps
+  double draft_us = 0;  // spent in drafter passes
+
+  // Mean of accepted + 1 over steps.
+  double acceptance_length() const {
+    return steps == 0 ? 0 : static_cast<double>(accepted + steps) / static_cast<double>(steps);
+  }
+};
+
+class Generator {
+ public:
+  // The session has logits (it was synchronised) and draft_rows for the longest block. Throws
+  // Error(kInvalidArgument) for options out of range.
+  Generator(Session& session, const GenerateOptions& options);
+
+  // Tokens of the next step: none once finished. With logprobs asked for, `logprobs` has one entry a
+  // token.
+  std::span<const int32_t> next();
+  std::span<const TokenLogprobs> logprobs() const { return logprobs_; }
+
+  FinishReason finish_reason() const { return finish_; }
+  const GenerateStats& stats() const { return stats_; }
+
+ private:
+  struct Drafts {
+    std::vector<int32_t> tokens;
+    std::vector<Distribution> q;  // empty for greedy requests
+  };
+  int32_t sample_row(std::span<const float> logits, uint64_t position);
+  int planned_drafts();
+  Drafts draft(int count);
+  void plain_step();
+  void speculative_step(const Drafts& drafts);
+  VerifyResult verify_rows(std::span<const float> rows, const Drafts& drafts);
+  void emit(int32_t token, std::span<const float> logits);
+  LogitRow row(std::span<const float> logits) const;
+
+  Session& session_;
+  GenerateOptions options_;
+  uint64_t seed_;
+  LogitProcessor processor_;
+  TokenCounts counts_;
+  StepTimes step_times_;
+  SurvivalEstimate survival_;
+  double draft_pass_us_ = 0;  // running mean
+  std::optional<int32_t> anchor_;  // emitted, not yet in the session
+  std::optional<DraftPlan> plan_;
+  std::vector<int32_t> emitted_;
+  std::vector<TokenLogprobs> logprobs_;
+  FinishReason finish_ = FinishReason::kRunning;
+  GenerateStats stats_;
+};
+
+}  // namespace peregrine
