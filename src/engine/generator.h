@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "peregrine/session.h"
-#include "sampling/cost_model.h"
+#include "sampling/draft_cost.h"
 #include "sampling/params.h"
 #include "sampling/processor.h"
 #include "sampling/sampler.h"
@@ -39,9 +39,9 @@ struct DraftOptions {
 
 struct GenerateOptions {
   SamplingParams sampling;
-  int max_tokens = 0;                 // at least 1
-  std::vector<int32_t> stop_ids;      // end the output; the stop token itself is emitted
-  std::vector<int32_t> masked_ids;    // never sampled
+  int max_tokens = 0;               // at least 1
+  std::vector<int32_t> stop_ids;    // end the output; the stop token itself is emitted
+  std::vector<int32_t> masked_ids;  // never sampled
   DraftOptions draft;
 };
 
@@ -70,8 +70,8 @@ class Generator {
   // Error(kInvalidArgument) for options out of range.
   Generator(Session& session, const GenerateOptions& options);
 
-  // Tokens of the next step: none once finished. With logprobs asked for, `logprobs` has one entry a
-  // token.
+  // Tokens of the next step: none once finished. With logprobs asked for, `logprobs` has one entry
+  // a token.
   std::span<const int32_t> next();
   std::span<const TokenLogprobs> logprobs() const { return logprobs_; }
 
@@ -99,7 +99,7 @@ class Generator {
   TokenCounts counts_;
   StepTimes step_times_;
   SurvivalEstimate survival_;
-  double draft_pass_us_ = 0;  // running mean
+  double draft_pass_us_ = 0;       // running mean
   std::optional<int32_t> anchor_;  // emitted, not yet in the session
   std::optional<DraftPlan> plan_;
   std::vector<int32_t> emitted_;
