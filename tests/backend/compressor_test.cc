@@ -1,6 +1,8 @@
 // Writers of sequence state: compressors against the recorded latents, rings, pages and tails.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "formats/quantize.h"
 #include "support/backend_rig.h"
 

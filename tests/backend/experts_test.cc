@@ -1,6 +1,7 @@
 // Router and experts against the recorded ones and the worked examples of model.md 5.11.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "support/backend_rig.h"

@@ -1,6 +1,7 @@
 // The indexer against recorded scores, candidates and selections (spec: model.md 5.6, 5.7).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numbers>

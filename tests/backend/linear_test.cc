@@ -1,6 +1,9 @@
 // Matrix products against the recorded ones, on every backend.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "support/backend_rig.h"
 
 namespace peregrine::test {

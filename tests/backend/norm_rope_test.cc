@@ -1,6 +1,7 @@
 // RMS norm and rotary embedding against the recorded ones, on every backend.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
