@@ -39,7 +39,7 @@ Session::Impl::Impl(std::shared_ptr<const Model> shared, const SessionOptions& w
       state(backend(), config(),
             {.slots = 1, .max_context = options.context_tokens, .slack = options.rollback_tokens}),
       forward(backend(), config(), model->impl().weights, model->impl().engram_hasher(), state,
-              std::max({options.chunk_tokens, options.draft_rows + 1, config().window_size})),
+              std::max(options.chunk_tokens, options.draft_rows + 1)),
       slot(state.acquire()) {
   if (options.draft_rows > 0)
     drafter.emplace(backend(), config(), model->impl().weights, state, options.draft_rows, 1);
@@ -140,10 +140,7 @@ SyncResult Session::sync(std::span<const int32_t> prefix,
     const bool last = end == total;
     s.run({.begin = begin,
            .end = end,
-           .decoder_start = !replay ? begin
-                            : last  ? decoder_start
-                                    : end,
-           .stash = replay && !last && end > decoder_start,
+           .decoder_start = std::clamp(decoder_start, begin, end),
            .logits = last ? 1 : 0});
     result.computed += end - begin;
     begin = end;
@@ -158,11 +155,8 @@ SyncResult Session::sync(std::span<const int32_t> prefix,
       break;
     }
   }
-  if (replay) {
-    s.forward.release_stash(s.slot);
-    // Decoder rings start at the replayed window: nothing before it can be queried.
-    if (result.complete) s.rollback_floor = std::max(s.rollback_floor, total);
-  }
+  // Decoder rings start at the replayed window: nothing before its end can be queried again.
+  if (replay && result.complete) s.rollback_floor = std::max(s.rollback_floor, total);
   return result;
 }
 

@@ -42,7 +42,6 @@ struct Session::Impl {
   struct Run {
     int64_t begin = 0, end = 0;
     int64_t decoder_start = 0;  // see Segment
-    bool stash = false;
     int logits = 0;
   };
   void run(const Run& what);

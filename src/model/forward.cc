@@ -19,19 +19,11 @@ Forward::Forward(Backend& backend, const ModelConfig& config, const Weights& wei
       encoder_rows_(backend, max_rows, hasher ? hasher->tables() : 0,
                     hasher ? hasher->columns() : 0),
       decoder_rows_(backend, max_rows, hasher ? hasher->tables() : 0,
-                    hasher ? hasher->columns() : 0),
-      stashes_(static_cast<size_t>(state.options().slots)) {
+                    hasher ? hasher->columns() : 0) {
   assert(!config.has_engram() || hasher != nullptr);
 }
 
-Forward::~Forward() {
-  b_.synchronize();
-  for (auto& stash : stashes_) {
-    if (!stash) continue;
-    b_.release(stash->x.data);
-    b_.release(stash->pre.data);
-  }
-}
+Forward::~Forward() { b_.synchronize(); }
 
 void Forward::run(const Step& step, bool with_drafter, std::vector<SegmentRows>& where) {
   const int split = c_.first_decoder_layer();
@@ -66,8 +58,8 @@ void Forward::run(const Step& step, bool with_drafter, std::vector<SegmentRows>&
   exit(step, where, x, pre);
 }
 
-// Encoder rows are the segments in order. Decoder rows are the same ones unless a segment runs
-// only part of its rows, or stashed ones, through the decoder.
+// Encoder rows are the segments in order; decoder rows the same ones unless a segment runs only
+// part of its rows through the decoder.
 void Forward::place_rows(const Step& step, std::vector<SegmentRows>& where) {
   where.clear();
   encoder_rows_.clear();
@@ -77,12 +69,12 @@ void Forward::place_rows(const Step& step, std::vector<SegmentRows>& where) {
   for (const Segment& s : step.segments) {
     assert(s.count > 0 && s.start + s.count <= static_cast<int64_t>(s.tokens.size()));
     const int decoder_count = static_cast<int>(s.start + s.count - s.decoder_start);
-    assert(s.logits <= decoder_count);
+    assert(s.decoder_start >= s.start && s.logits <= decoder_count);
     where.push_back({decoder_row, decoder_count, logits_row});
     decoder_row += decoder_count;
     logits_row += s.logits;
-    one_row_set_ = one_row_set_ && s.decoder_start == s.start &&
-                   s.decoder_window_floor == s.window_floor && !s.stash;
+    one_row_set_ =
+        one_row_set_ && s.decoder_start == s.start && s.decoder_window_floor == s.window_floor;
   }
   for (const Segment& s : step.segments) encoder_rows_.append(s, s.start, s.window_floor, hasher_);
   encoder_rows_.upload();
@@ -93,60 +85,18 @@ void Forward::place_rows(const Step& step, std::vector<SegmentRows>& where) {
   decoder_rows_.upload();
 }
 
-Forward::Stash& Forward::stash(int slot) {
-  auto& stash = stashes_[static_cast<size_t>(slot)];
-  if (!stash) {
-    const auto make = [&](Tensor like) {
-      Tensor t{nullptr, c_.window_size, like.cols, like.elem};
-      t.data = b_.allocate(t.bytes());
-      return t;
-    };
-    stash = Stash{make(ws_.x), make(ws_.pre)};
-  }
-  return *stash;
-}
-
-void Forward::release_stash(int slot) {
-  auto& stash = stashes_[static_cast<size_t>(slot)];
-  if (!stash) return;
-  b_.synchronize();
-  b_.release(stash->x.data);
-  b_.release(stash->pre.data);
-  stash.reset();
-}
-
-// Collects the entry states of the decoder rows, from the stash and from this step, and stashes the
-// ones that a later step will continue.
+// Entry states of the decoder rows, packed together.
 void Forward::enter_decoder(const Step& step) {
-  const int64_t window = c_.window_size;
   int64_t encoder_row = 0, decoder_row = 0;
   for (const Segment& s : step.segments) {
-    const int64_t end = s.start + s.count;
-    const auto move_state = [&](int64_t pos, bool into_stash) {
-      Stash& kept = stash(s.slot);
-      const int64_t at = pos % window;
-      if (into_stash) {
-        const int64_t row = encoder_row + pos - s.start;
-        b_.copy(ws_.x.slice(row, 1), kept.x.slice(at, 1));
-        b_.copy(ws_.pre.slice(row, 1), kept.pre.slice(at, 1));
-      } else {
-        const int64_t row = decoder_row + pos - s.decoder_start;
-        b_.copy(kept.x.slice(at, 1), ws_.x_decoder.slice(row, 1));
-        b_.copy(kept.pre.slice(at, 1), ws_.pre_decoder.slice(row, 1));
-      }
-    };
-    assert(s.decoder_start >= end - window || s.decoder_start >= s.start);
-    for (int64_t p = s.decoder_start; p < std::min(s.start, end); ++p) move_state(p, false);
-    const int64_t own = std::max(s.decoder_start, s.start);
-    if (own < end) {
-      const int64_t from = encoder_row + own - s.start, to = decoder_row + own - s.decoder_start;
-      b_.copy(ws_.x.slice(from, end - own), ws_.x_decoder.slice(to, end - own));
-      b_.copy(ws_.pre.slice(from, end - own), ws_.pre_decoder.slice(to, end - own));
+    const int64_t count = s.start + s.count - s.decoder_start;
+    const int64_t from = encoder_row + s.decoder_start - s.start;
+    if (count > 0) {
+      b_.copy(ws_.x.slice(from, count), ws_.x_decoder.slice(decoder_row, count));
+      b_.copy(ws_.pre.slice(from, count), ws_.pre_decoder.slice(decoder_row, count));
     }
-    if (s.stash)
-      for (int64_t p = std::max(s.start, end - window); p < end; ++p) move_state(p, true);
     encoder_row += s.count;
-    decoder_row += end - s.decoder_start;
+    decoder_row += count;
   }
 }
 

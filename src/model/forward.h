@@ -10,7 +10,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "backend/backend.h"
@@ -45,15 +44,9 @@ class Forward {
   Tensor taps() const { return taps_; }      // act [decoder rows, targets * dim]
 
   int max_rows() const { return max_rows_; }
-  // Frees the entry states kept for a slot whose prefill is over or abandoned.
-  void release_stash(int slot);
   ForwardHooks hooks;
 
  private:
-  struct Stash {  // entry states of the last W positions of a slot, row = position mod W
-    Tensor x, pre;
-  };
-
   void place_rows(const Step& step, std::vector<SegmentRows>& where);
   void enter_decoder(const Step& step);
   void layer(int l, const RowSet& rows, Tensor x, Tensor pre);
@@ -63,7 +56,6 @@ class Forward {
   void attention(int l, const StepRows& step);
   void exit(const Step& step, const std::vector<SegmentRows>& where, Tensor x, Tensor pre);
   void write_drafter_rings(const StepRows& step);
-  Stash& stash(int slot);
 
   Backend& b_;
   const ModelConfig& c_;
@@ -75,7 +67,6 @@ class Forward {
   Block block_;
   RowSet encoder_rows_, decoder_rows_;
   bool one_row_set_ = true;  // every segment runs all its rows through both halves
-  std::vector<std::optional<Stash>> stashes_;  // [slot]
   std::vector<int32_t> exit_rows_;
   Tensor logits_, taps_;
 };

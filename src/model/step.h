@@ -24,12 +24,11 @@ struct Segment {
   int64_t window_floor = 0;
   int64_t write_floor = 0;
 
-  // Positions decoder_start .. start + count - 1 run through the decoder layers. Equal to start:
-  // the whole segment; start + count: none (an inner chunk of a replay prefill); below start: entry
-  // states that earlier steps stashed are continued too.
+  // Positions decoder_start .. start + count - 1 run through the decoder layers: start, the whole
+  // segment; start + count, none (an inner chunk of a replay prefill). Below decoder_window_floor
+  // the decoder layers see no window key.
   int64_t decoder_start = 0;
   int64_t decoder_window_floor = 0;
-  bool stash = false;  // keep the entry states of the last W positions for a later step
 
   int logits = 0;  // logits of the last `logits` positions are wanted (at most the decoder rows)
 };
