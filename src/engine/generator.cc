@@ -70,22 +70,22 @@ int32_t Generator::sample_row(std::span<const float> logits, uint64_t position) 
 }
 
 void Generator::emit(int32_t token, std::span<const float> logits) {
-  if (finish_ != FinishReason::kRunning) return;  // cut behind a stop inside a block
+  if (finish_ != GenerateEnd::kRunning) return;  // cut behind a stop inside a block
   emitted_.push_back(token);
   ++stats_.tokens;
   if (options_.sampling.logprobs)
     logprobs_.push_back(log_probabilities(logits, token, *options_.sampling.logprobs));
   if (std::find(options_.stop_ids.begin(), options_.stop_ids.end(), token) !=
       options_.stop_ids.end())
-    finish_ = FinishReason::kStop;
+    finish_ = GenerateEnd::kStop;
   else if (stats_.tokens >= options_.max_tokens)
-    finish_ = FinishReason::kLength;
+    finish_ = GenerateEnd::kLength;
 }
 
 std::span<const int32_t> Generator::next() {
   emitted_.clear();
   logprobs_.clear();
-  if (finish_ != FinishReason::kRunning) return {};
+  if (finish_ != GenerateEnd::kRunning) return {};
   if (!anchor_) {
     // The prompt's own logits decide the first token.
     const auto logits = session_.logits();
@@ -96,7 +96,7 @@ std::span<const int32_t> Generator::next() {
     return emitted_;
   }
   if (session_.length() >= session_.impl().options.context_tokens) {
-    finish_ = FinishReason::kLength;
+    finish_ = GenerateEnd::kLength;
     return {};
   }
   const int planned = planned_drafts();

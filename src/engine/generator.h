@@ -45,7 +45,7 @@ struct GenerateOptions {
   DraftOptions draft;
 };
 
-enum class FinishReason { kRunning, kStop, kLength };
+enum class GenerateEnd { kRunning, kStop, kLength };
 
 struct GenerateStats {
   int64_t steps = 0;     // model steps
@@ -75,7 +75,7 @@ class Generator {
   std::span<const int32_t> next();
   std::span<const TokenLogprobs> logprobs() const { return logprobs_; }
 
-  FinishReason finish_reason() const { return finish_; }
+  GenerateEnd end() const { return finish_; }
   const GenerateStats& stats() const { return stats_; }
 
  private:
@@ -104,7 +104,7 @@ class Generator {
   std::optional<DraftPlan> plan_;
   std::vector<int32_t> emitted_;
   std::vector<TokenLogprobs> logprobs_;
-  FinishReason finish_ = FinishReason::kRunning;
+  GenerateEnd finish_ = GenerateEnd::kRunning;
   GenerateStats stats_;
 };
 
