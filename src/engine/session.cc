@@ -87,7 +87,6 @@ void Session::Impl::run(const Run& what) {
        .tokens = tokens,
        .decoder_start = what.decoder_start,
        .decoder_window_floor = decoder_floor > lowest_visible ? decoder_floor : 0,
-       .stash = what.stash,
        .logits = what.logits});
   std::vector<SegmentRows> where;
   forward.run(step, drafter.has_value(), where);
