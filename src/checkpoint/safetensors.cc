@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/fail.h"
+#include "checkpoint/json_object.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/safetensors_header.h"
 
@@ -66,10 +67,7 @@ class MappedSource : public TensorSource {
 std::unordered_map<std::string, std::string> read_index(const std::string& path) {
   const MappedFile file(path);
   const std::string_view text = file.contents();
-  const json index = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (index.is_discarded() || !index.is_object()) {
-    fail(ErrorKind::kBadCheckpoint, "{}: is not a JSON object", path);
-  }
+  const json index = parse_json_object(text, path);
   const auto map = index.find("weight_map");
   if (map == index.end() || !map->is_object() || map->empty()) {
     fail(ErrorKind::kBadCheckpoint, "{}: has no weight_map of tensor names to files", path);
