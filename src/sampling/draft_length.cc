@@ -4,12 +4,16 @@
 
 namespace peregrine {
 
+double extend_survival(double survival, float score) {
+  return survival / (1.0 + std::exp(-static_cast<double>(score)));
+}
+
 std::vector<double> survival_from_scores(std::span<const float> scores) {
   std::vector<double> survival;
   survival.reserve(scores.size());
   double product = 1.0;
   for (const float score : scores) {
-    product /= 1.0 + std::exp(-static_cast<double>(score));
+    product = extend_survival(product, score);
     survival.push_back(product);
   }
   return survival;

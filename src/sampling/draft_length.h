@@ -7,6 +7,10 @@
 
 namespace peregrine {
 
+// The chance that a prefix survives with one more draft, from the chance without it and the raw
+// confidence score of that draft's slot: survival * sigmoid(score). Start with 1.
+double extend_survival(double survival, float score);
+
 // survival[i] = sigmoid(scores[0]) * .. * sigmoid(scores[i]): the estimated chance that drafts
 // 0..i are all accepted. `scores` are the raw outputs of the confidence head, one a slot.
 std::vector<double> survival_from_scores(std::span<const float> scores);

@@ -80,7 +80,7 @@ void LogitProcessor::process(const LogitRow& row, const SamplingParams& params,
   } else {
     total = weigh_all(logits, scale);
     if (params.top_p >= 1.0 && params.min_p <= 0.0) {
-      emit_all(result);
+      emit_all(total, result);
       return;
     }
     // Tokens below this weight have less than 1 - top_p of the mass together, so top-p never
@@ -177,17 +177,42 @@ void LogitProcessor::keep_top_p(double target) {
   }
 }
 
-void LogitProcessor::emit_all(Distribution* result) const {
+// One pass that writes every token and steps on only where it keeps one: without filters this is
+// most of the cost of a row.
+void LogitProcessor::emit_all(double total, Distribution* result) const {
+  result->ids.resize(weights_.size());
+  result->probabilities.resize(weights_.size());
+  size_t kept = 0;
   for (size_t id = 0; id < weights_.size(); ++id) {
-    if (weights_[id] > 0.0f) result->add(static_cast<int32_t>(id), weights_[id]);
+    result->ids[kept] = static_cast<int32_t>(id);
+    result->probabilities[kept] = weights_[id] / total;
+    if (weights_[id] > 0.0f) ++kept;
   }
-  result->normalise();
+  result->ids.resize(kept);
+  result->probabilities.resize(kept);
 }
 
 void LogitProcessor::emit_candidates(Distribution* result) {
   std::sort(candidates_.begin(), candidates_.end(), lower_id);
   for (const Candidate& candidate : candidates_) result->add(candidate.id, candidate.weight);
   result->normalise();
+}
+
+void process_verification(LogitProcessor& processor, const VerificationRows& rows,
+                          const SamplingParams& params, std::vector<Distribution>* p) {
+  const size_t n = rows.drafts.size();
+  const size_t vocab = rows.logits.size() / (n + 1);
+  const bool counted = params.uses_counts() && rows.counts != nullptr;
+  p->resize(n + 1);
+  for (size_t i = 0; i <= n; ++i) {
+    if (counted && i > 0) rows.counts->add(rows.drafts[i - 1]);
+    processor.process({.logits = rows.logits.subspan(i * vocab, vocab),
+                       .counts = rows.counts,
+                       .masked = rows.masked},
+                      params, &(*p)[i]);
+  }
+  if (!counted) return;
+  for (const int32_t id : rows.drafts) rows.counts->remove(id);
 }
 
 }  // namespace peregrine

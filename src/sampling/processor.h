@@ -72,12 +72,26 @@ class LogitProcessor {
   void collect(std::span<const float> logits, double floor);
   double collect_top_k(std::span<const float> logits, const Scale& scale, size_t k, double min_p);
   void keep_top_p(double target);
-  void emit_all(Distribution* result) const;
+  void emit_all(double total, Distribution* result) const;
   void emit_candidates(Distribution* result);
 
   std::vector<float> adjusted_;
   std::vector<float> weights_;
   std::vector<Candidate> candidates_;
 };
+
+// The rows of one verification step: `logits` [drafts + 1, vocab], row i conditioned on
+// drafts 0..i-1.
+struct VerificationRows {
+  std::span<const float> logits;
+  std::span<const int32_t> drafts;
+  TokenCounts* counts = nullptr;         // of the sequence before the drafts; unchanged on return
+  std::span<const int32_t> masked = {};  // for every row
+};
+
+// Processes row i exactly as a plain decode step would after drafts 0..i-1 had been emitted: their
+// counts are added while later rows are processed. `p` becomes [drafts + 1].
+void process_verification(LogitProcessor& processor, const VerificationRows& rows,
+                          const SamplingParams& params, std::vector<Distribution>* p);
 
 }  // namespace peregrine
