@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -99,45 +100,57 @@ class Parser {
     if (depth > kMaxJsonDepth) return problem("nesting is too deep");
     ++at_;
     JsonValue::Object members;
-    std::unordered_map<std::string, size_t> places;  // filled once the object is large
     skip_space();
     if (!take('}')) {
       do {
         skip_space();
-        std::string key;
         if (done() || peek() != '"') return problem("expected a member name");
-        if (!parse_string(key)) return false;
+        JsonMember& member = members.emplace_back();
+        if (!parse_string(member.key)) return false;
         skip_space();
         if (!take(':')) return problem("expected ':'");
         skip_space();
-        JsonValue value;
-        if (!parse_value(value, depth)) return false;
-        store(members, places, std::move(key), std::move(value));
+        if (!parse_value(member.value, depth)) return false;
         skip_space();
       } while (take(','));
       if (!take('}')) return problem("expected ',' or '}'");
     }
+    join_repeated(members);
     out = JsonValue(std::move(members));
     return true;
   }
 
-  static void store(JsonValue::Object& members, std::unordered_map<std::string, size_t>& places,
-                    std::string key, JsonValue value) {
-    constexpr size_t kSmall = 16;
-    size_t place = members.size();
-    if (members.size() < kSmall) {
-      for (place = 0; place < members.size() && members[place].key != key;) ++place;
-    } else {
-      if (places.empty()) {
-        for (size_t i = 0; i < members.size(); ++i) places.emplace(members[i].key, i);
+  // Of a repeated key the last value counts, at the first one's place.
+  static void join_repeated(JsonValue::Object& members) {
+    std::vector<size_t> repeated;
+    if (members.size() <= 8) {  // no table for the usual small object
+      for (size_t i = 1; i < members.size(); ++i) {
+        const auto same = [&](const JsonMember& m) { return m.key == members[i].key; };
+        const auto first = std::find_if(members.begin(), members.begin() + i, same);
+        if (first == members.begin() + i) continue;
+        first->value = std::move(members[i].value);
+        repeated.push_back(i);
       }
-      place = places.emplace(key, members.size()).first->second;
-    }
-    if (place < members.size()) {
-      members[place].value = std::move(value);
     } else {
-      members.push_back({std::move(key), std::move(value)});
+      std::unordered_map<std::string_view, size_t> places;
+      places.reserve(members.size());
+      for (size_t i = 0; i < members.size(); ++i) {
+        const auto [first, added] = places.emplace(members[i].key, i);
+        if (added) continue;
+        members[first->second].value = std::move(members[i].value);
+        repeated.push_back(i);
+      }
     }
+    if (repeated.empty()) return;
+    size_t next = 0, kept = 0;
+    for (size_t i = 0; i < members.size(); ++i) {
+      if (next < repeated.size() && repeated[next] == i) {
+        ++next;
+      } else if (kept++ != i) {
+        members[kept - 1] = std::move(members[i]);
+      }
+    }
+    members.resize(kept);
   }
 
   bool parse_string(std::string& out) {

@@ -1,5 +1,7 @@
 #include "text/pretokenizer.h"
 
+#include <array>
+
 #include "text/unicode.h"
 
 namespace peregrine {
@@ -16,12 +18,23 @@ bool is_newline(char32_t c) { return c == '\r' || c == '\n'; }
 bool is_letter_or_mark(CharClass c) { return c == CharClass::kLetter || c == CharClass::kMark; }
 bool is_symbol(CharClass c) { return c == CharClass::kPunctuation || c == CharClass::kSymbol; }
 // Every printable ASCII character that is neither letter nor digit.
-bool is_ascii_symbol(char32_t c) { return c < 0x80 && is_symbol(char_class(c)); }
+bool is_ascii_symbol(const Character& c) { return c.code_point < 0x80 && is_symbol(c.cls); }
 
 // The ranges of the second pattern.
 bool is_han_or_kana(char32_t c) {
   return (c >= 0x4E00 && c <= 0x9FA5) || (c >= 0x3040 && c <= 0x309F) ||
          (c >= 0x30A0 && c <= 0x30FF);
+}
+
+// Most text is ASCII; its classes are kept apart from the big table.
+using AsciiClasses = std::array<CharClass, 0x80>;
+const AsciiClasses& ascii_classes() {
+  static const AsciiClasses classes = [] {
+    AsciiClasses all;
+    for (char32_t c = 0; c < all.size(); ++c) all[c] = char_class(c);
+    return all;
+  }();
+  return classes;
 }
 
 class Cutter {
@@ -54,6 +67,8 @@ class Cutter {
 
  private:
   Character read(size_t at) const {
+    const auto byte = static_cast<uint8_t>(text_[at]);
+    if (byte < 0x80) return {byte, ascii_[byte], at + 1};
     const DecodedCharacter c = decode_utf8(text_.substr(at));
     return {c.code_point, char_class(c.code_point), at + c.length};
   }
@@ -115,7 +130,7 @@ class Cutter {
     const bool has_next = c.next < end_;
     const Character next = has_next ? read(c.next) : Character{0, CharClass::kOther, end_};
 
-    if (is_ascii_symbol(c.code_point) && has_next && is_ascii_letter(next.code_point)) {
+    if (is_ascii_symbol(c) && has_next && is_ascii_letter(next.code_point)) {
       return skip(c.next, [](const Character& x) { return is_ascii_letter(x.code_point); });
     }
     const bool may_lead = !is_newline(c.code_point) && c.cls != CharClass::kLetter && !symbols(c);
@@ -142,6 +157,7 @@ class Cutter {
 
   std::string_view text_;
   std::vector<std::string_view>& pieces_;
+  const AsciiClasses& ascii_ = ascii_classes();
   size_t end_ = text_.size();  // of the stretch that split 3 works on
 };
 

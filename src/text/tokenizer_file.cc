@@ -227,7 +227,11 @@ class TokenizerBuilder {
     }
   }
 
-  int32_t merge_part(const std::string& text, size_t rank) const {
+  // `guess` saves the look-up where merges come in the order of the ids they make.
+  int32_t merge_part(const std::string& text, size_t rank, int32_t guess = -1) const {
+    if (guess >= 0 && static_cast<size_t>(guess) < texts_.size() && texts_[guess] == text) {
+      return guess;
+    }
     const auto it = ids_.find(text);
     if (it == ids_.end()) bad("merge {} names \"{}\", which model.vocab lacks", rank, text);
     return it->second;
@@ -242,11 +246,12 @@ class TokenizerBuilder {
     }
     result_.merges_ = PairMerges(merges->array()->size());
     std::string left, right;
+    int32_t result_id = -1;
     for (size_t rank = 0; rank < merges->array()->size(); ++rank) {
       split_merge((*merges->array())[rank], rank, left, right);
       const int32_t left_id = merge_part(left, rank);
       const int32_t right_id = merge_part(right, rank);
-      const int32_t result_id = merge_part(left + right, rank);
+      result_id = merge_part(left + right, rank, result_id + 1);
       if (!result_.merges_.add(left_id, right_id, static_cast<int32_t>(rank), result_id)) {
         bad("merge {} repeats the pair \"{}\" \"{}\"", rank, left, right);
       }

@@ -125,6 +125,10 @@ void append_utf8(std::string& out, char32_t c) {
 
 bool is_valid_utf8(std::string_view bytes) {
   while (!bytes.empty()) {
+    if (static_cast<uint8_t>(bytes[0]) < 0x80) {
+      bytes.remove_prefix(1);
+      continue;
+    }
     const DecodedCharacter c = decode_utf8(bytes);
     if (!c.valid) return false;
     bytes.remove_prefix(c.length);
