@@ -12,30 +12,12 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/sequence_sampler.h"
+#include "peregrine/generation.h"
 #include "peregrine/session.h"
 #include "sampling/draft_cost.h"
-#include "sampling/params.h"
-#include "sampling/processor.h"
-#include "sampling/sampler.h"
-#include "sampling/token_counts.h"
-#include "sampling/verify.h"
 
 namespace peregrine {
-
-inline constexpr int kMaxDrafts = 16;
-
-enum class DraftMode {
-  kOff,
-  kFixed,  // up to `drafts`, cut by confidence
-  kAuto,   // the cost model chooses every step, and may choose not to draft
-};
-
-struct DraftOptions {
-  DraftMode mode = DraftMode::kOff;
-  int drafts = 0;          // 1 .. kMaxDrafts for kFixed; the longest block for kAuto
-  double threshold = 0.3;  // survival below which a slot is not verified (kFixed)
-  VerifyMethod verify = VerifyMethod::kBlock;
-};
 
 struct GenerateOptions {
   SamplingParams sampling;
@@ -79,24 +61,17 @@ class Generator {
   const GenerateStats& stats() const { return stats_; }
 
  private:
-  struct Drafts {
-    std::vector<int32_t> tokens;
-    std::vector<Distribution> q;  // empty for greedy requests
-  };
-  int32_t sample_row(std::span<const float> logits, uint64_t position);
   int planned_drafts();
-  Drafts draft(int count);
+  void draft(int count);
   void plain_step();
-  void speculative_step(const Drafts& drafts);
-  VerifyResult verify_rows(std::span<const float> rows, const Drafts& drafts);
+  void speculative_step();
   void emit(int32_t token, std::span<const float> logits);
-  LogitRow row(std::span<const float> logits) const;
 
   Session& session_;
   GenerateOptions options_;
-  uint64_t seed_;
   LogitProcessor processor_;
-  TokenCounts counts_;
+  SequenceSampler sampler_;
+  Drafts drafts_;
   StepTimes step_times_;
   SurvivalEstimate survival_;
   double draft_pass_us_ = 0;       // running mean

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/philox.h"
+#include "peregrine/generation.h"
 #include "sampling/distribution.h"
 
 namespace peregrine {
@@ -23,16 +24,6 @@ double draw_uniform(const DrawKey& key, Purpose purpose, uint32_t slot);
 // One token from a distribution that is not empty.
 int32_t draw(const Distribution& distribution, const DrawKey& key, Purpose purpose,
              uint32_t slot = 0);
-
-struct TokenLogprob {
-  int32_t id = 0;
-  double logprob = 0.0;  // natural logarithm; minus infinity for a logit of minus infinity
-};
-
-struct TokenLogprobs {
-  TokenLogprob chosen;
-  std::vector<TokenLogprob> top;  // descending, lower id first on equal logits
-};
 
 // Of the model's own distribution: temperature 1, before penalties, bias and filters. `logits` is
 // the row that decided `chosen`, whether a plain step or a verification row produced it. Costs a

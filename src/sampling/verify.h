@@ -11,12 +11,11 @@
 #include <span>
 #include <vector>
 
+#include "peregrine/generation.h"
 #include "sampling/distribution.h"
 #include "sampling/sampler.h"
 
 namespace peregrine {
-
-enum class VerifyMethod { kBlock, kRejection };
 
 // What a verification step looks at; p has one row more than q and drafts.
 struct DraftBlock {
