@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 #include "base/fail.h"
 
@@ -96,28 +97,35 @@ void StateStore::release(int slot) {
   free_slots_.push_back(slot);
 }
 
-void StateStore::set_page(int slot, int source, int64_t index, int32_t page) {
-  const int64_t entry =
-      (static_cast<int64_t>(slot) * view_.sources + source) * view_.max_pages + index;
-  backend_.copy_in(device_table_ + entry, &page, sizeof(page));
+void StateStore::note_page(int slot, int source, int64_t index, int32_t page, int32_t copy_from) {
+  updates_.push_back({slot, source, static_cast<int32_t>(index), page, copy_from});
 }
 
-// Replaces a shared page by a copy of its own; false when the pool is empty.
-bool StateStore::own_page(int slot, int source, int64_t index) {
+std::vector<PageUpdate> StateStore::take_updates() { return std::exchange(updates_, {}); }
+
+void StateStore::apply(std::span<const PageUpdate> updates) {
+  const auto at = [&](int32_t page) {
+    return Tensor{view_.pages + static_cast<size_t>(page) * view_.page_bytes, 1,
+                  static_cast<int64_t>(view_.page_bytes), Elem::kU8};
+  };
+  for (const PageUpdate& u : updates) {
+    if (u.copy_from >= 0) backend_.copy(at(u.copy_from), at(u.page));
+    const int64_t entry =
+        (static_cast<int64_t>(u.slot) * view_.sources + u.source) * view_.max_pages + u.index;
+    backend_.copy_in(device_table_ + entry, &u.page, sizeof(u.page));
+  }
+}
+
+// Replaces a shared page by a copy of its own. The shared page keeps its content until the copy has
+// run: whoever else holds it only reads it.
+void StateStore::own_page(int slot, int source, int64_t index) {
   int32_t& page =
       tables_[static_cast<size_t>(slot)][static_cast<size_t>(source)][static_cast<size_t>(index)];
-  if (pool_.references(page) == 1) return true;
+  if (pool_.references(page) == 1) return;
   const int32_t copy = pool_.allocate();
-  if (copy < 0) return false;
-  const auto bytes = static_cast<int64_t>(view_.page_bytes);
-  const auto at = [&](int32_t p) {
-    return Tensor{view_.pages + static_cast<size_t>(p) * view_.page_bytes, 1, bytes, Elem::kU8};
-  };
-  backend_.copy(at(page), at(copy));
+  note_page(slot, source, index, copy, page);
   pool_.release(page);
   page = copy;
-  set_page(slot, source, index, copy);
-  return true;
 }
 
 bool StateStore::reserve(int slot, int64_t tokens, int64_t writable_from) {
@@ -139,7 +147,7 @@ bool StateStore::reserve(int slot, int64_t tokens, int64_t writable_from) {
     const int64_t want = ceil_div(rows_of(source, tokens), view_.rows_per_page);
     while (static_cast<int64_t>(table.size()) < want) {
       table.push_back(pool_.allocate());
-      set_page(slot, source, static_cast<int64_t>(table.size()) - 1, table.back());
+      note_page(slot, source, static_cast<int64_t>(table.size()) - 1, table.back());
     }
   }
   return true;
@@ -173,7 +181,7 @@ void StateStore::attach(int slot, int source, std::span<const int32_t> pages) {
   for (const int32_t page : pages) {
     pool_.add_reference(page);
     table.push_back(page);
-    set_page(slot, source, static_cast<int64_t>(table.size()) - 1, page);
+    note_page(slot, source, static_cast<int64_t>(table.size()) - 1, page);
   }
 }
 

@@ -16,6 +16,16 @@
 
 namespace peregrine {
 
+// A change of a slot's page table, to be applied in the device's order: work submitted earlier must
+// not see it. With copy_from >= 0 the page starts as a copy of that one.
+struct PageUpdate {
+  int slot = 0;
+  int source = 0;
+  int32_t index = 0;
+  int32_t page = 0;
+  int32_t copy_from = -1;
+};
+
 struct StateOptions {
   int slots = 1;
   int max_context = 0;            // tokens a slot can hold at most
@@ -43,6 +53,11 @@ class StateStore {
   // -----------------------------------------------------------------------------
   int acquire();  // -1 when all slots are taken
   void release(int slot);
+  // The three calls below change the host's books at once; the device's page tables change when the
+  // updates they collect are applied.
+  std::vector<PageUpdate> take_updates();
+  void apply(std::span<const PageUpdate> updates);
+
   // Makes sure the slot has pages for all rows of positions below `tokens`, each page its own:
   // shared pages at or above the first row that can still be written are copied. All or nothing;
   // false when the pool is short.
@@ -75,8 +90,8 @@ class StateStore {
   int64_t kv_bytes_in_use() const;
 
  private:
-  void set_page(int slot, int source, int64_t index, int32_t page);
-  bool own_page(int slot, int source, int64_t index);
+  void note_page(int slot, int source, int64_t index, int32_t page, int32_t copy_from = -1);
+  void own_page(int slot, int source, int64_t index);
 
   Backend& backend_;
   const ModelConfig& config_;
@@ -87,6 +102,7 @@ class StateStore {
   int32_t* device_table_ = nullptr;
   std::vector<std::vector<std::vector<int32_t>>> tables_;  // [slot][source] pages in use
   std::vector<int> free_slots_;
+  std::vector<PageUpdate> updates_;
 };
 
 }  // namespace peregrine

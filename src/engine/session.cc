@@ -77,6 +77,7 @@ void Session::Impl::grow_to(int64_t length) {
 void Session::Impl::run(const Run& what) {
   if (!state.reserve(slot, what.end, what.begin))
     fail(ErrorKind::kOutOfMemory, "KV cache: no free pages for {} tokens", what.end);
+  state.apply(state.take_updates());
   // A floor below every row's window hides nothing; 0 keeps both halves on the same rows.
   const int64_t lowest_visible = what.decoder_start - config().window_size + 1;
   Step step;

@@ -88,6 +88,7 @@ void Session::restore(std::span<const std::byte> bytes) {
   s.reset();
   if (!s.state.reserve(s.slot, header.length, 0))
     fail(ErrorKind::kOutOfMemory, "KV cache: no free pages for {} tokens", header.length);
+  s.state.apply(s.state.take_updates());
   s.state.load_recent(s.slot, header.length, at);
   at += s.state.recent_bytes();
   for (int source = 0; source < s.state.sources(); ++source) {

@@ -38,6 +38,7 @@ ModelUnderTest::ModelUnderTest(const std::string& path, const std::string& backe
 std::vector<float> ModelUnderTest::run(int slot, const std::vector<int32_t>& tokens, int64_t begin,
                                        int64_t end) {
   EXPECT_TRUE(state->reserve(slot, end, begin));
+  state->apply(state->take_updates());
   Step step;
   step.segments.push_back({.slot = slot,
                            .start = begin,
