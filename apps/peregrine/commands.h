@@ -8,6 +8,7 @@ class App;
 
 namespace peregrine {
 
+void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);
 
 }  // namespace peregrine

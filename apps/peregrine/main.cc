@@ -7,13 +7,15 @@
 #include <new>
 
 #include "commands.h"
+#include "interrupt.h"
+#include "output.h"
 #include "peregrine/error.h"
 
 namespace {
 
 constexpr const char* kExamples =
     "Examples:\n"
-    "  peregrine inspect models/tiny\n"
+    "  peregrine generate --chat \"Tell me a story about a brave fox named Ruby.\"\n"
     "  peregrine inspect config.json --context 131072 --json\n"
     "Each command explains itself: peregrine inspect --help";
 
@@ -30,8 +32,13 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer(kExamples);
   try {
+    peregrine::prepare_standard_streams();
+    peregrine::add_generate(app);
     peregrine::add_inspect(app);
     app.parse(argc, argv);
+    peregrine::flush_output();
+  } catch (const peregrine::Interrupted&) {
+    return 130;
   } catch (const CLI::ParseError& error) {
     return error.get_exit_code() == 0 ? app.exit(error) : complain(error.what());
   } catch (const std::bad_alloc&) {

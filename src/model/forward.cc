@@ -116,6 +116,10 @@ void Forward::layer(int l, const RowSet& rows, Tensor x, Tensor pre) {
   block_.half(x, pre, w.hc_attn, mix_attn, w.attn_norm, [&] { attention(l, step); });
   block_.half(x, mix_attn.pre, w.hc_ffn, mix_ffn, w.ffn_norm, [&] { block_.experts(w.moe, step); });
   b_.copy(mix_ffn.pre, pre);
+  if (hooks.after_routing) {
+    b_.synchronize();
+    hooks.after_routing(l, {ws_.expert_ids.data, step.rows, w.moe.router.n_active, Elem::kI32});
+  }
   if (hooks.after_layer) {
     b_.synchronize();
     hooks.after_layer(l, x, pre);

@@ -27,6 +27,7 @@ namespace peregrine {
 struct ForwardHooks {
   std::function<void(int layer, Tensor x, Tensor pre)> after_layer;
   std::function<void(int layer, Selection selected, Selection candidates)> after_selection;
+  std::function<void(int layer, Tensor expert_ids)> after_routing;  // i32 [rows, active]
 };
 
 class Forward {
