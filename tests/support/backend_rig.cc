@@ -78,7 +78,9 @@ StepRows Step::view() const {
 }
 
 Rig::Rig(const std::string& device, Numerics numerics, const ModelConfig& config)
-    : backend_(make_backend(device, config, numerics, {.threads = 2})) {}
+    : Rig(make_backend(device, config, numerics, {.threads = 2})) {}
+
+Rig::Rig(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
 
 Rig::~Rig() {
   for (void* block : blocks_) backend_->release(block);

@@ -42,6 +42,7 @@ class Step {
 class Rig {
  public:
   Rig(const std::string& device, Numerics numerics, const ModelConfig& config = kernel_config());
+  explicit Rig(std::unique_ptr<Backend> backend);
   ~Rig();
 
   Backend& operator*() { return *backend_; }
