@@ -93,8 +93,9 @@ Checkpoint Checkpoint::open(const std::string& path, const CheckpointOptions& op
   const TensorSource& source = *checkpoint.source;
   check_tensors(checkpoint.config, source, path);
 
+  // A tenth stays free for state and scratch.
   const uint64_t memory =
-      options.memory_bytes > 0 ? options.memory_bytes : available_memory_bytes();
+      options.memory_bytes > 0 ? options.memory_bytes : available_memory_bytes() / 10 * 9;
   checkpoint.resident = source.total_bytes() <= memory;
   std::vector<const TensorView*> to_read;
   for (const TensorView& view : source.tensors()) {

@@ -10,6 +10,57 @@ namespace peregrine {
 
 using nlohmann::json;
 
+namespace {
+
+// Refuses a key that an object holds twice; the document tree would silently keep the last one.
+class RepeatedKeys : public nlohmann::json_sax<json> {
+ public:
+  explicit RepeatedKeys(const std::string& file) : file_(file) {}
+
+  bool start_object(size_t) override {
+    open_.emplace_back();
+    return true;
+  }
+  bool key(std::string& key) override {
+    if (!open_.back().insert(key).second) {
+      fail(ErrorKind::kBadCheckpoint, "{}: has the key '{}' twice in one object", file_,
+           printable(key));
+    }
+    return true;
+  }
+  bool end_object() override {
+    open_.pop_back();
+    return true;
+  }
+  bool start_array(size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(int64_t) override { return true; }
+  bool number_unsigned(uint64_t) override { return true; }
+  bool number_float(double, const std::string&) override { return true; }
+  bool string(std::string&) override { return true; }
+  bool binary(json::binary_t&) override { return true; }
+  bool parse_error(size_t, const std::string&, const json::exception&) override { return false; }
+
+ private:
+  const std::string& file_;
+  std::vector<std::set<std::string>> open_;  // keys of the objects that enclose the position
+};
+
+// A value for a message. Writing out nested ones would recurse as deep as the file nests.
+std::string describe(const json& value) {
+  if (value.is_object()) return "an object";
+  if (value.is_array()) {
+    for (const json& item : value) {
+      if (item.is_structured()) return "a nested array";
+    }
+  }
+  return printable(value.dump(-1, ' ', false, json::error_handler_t::replace));
+}
+
+}  // namespace
+
 JsonObject::JsonObject(const json& object, std::string file, std::string prefix)
     : object_(object), file_(std::move(file)), prefix_(std::move(prefix)) {}
 
@@ -25,9 +76,7 @@ const json& JsonObject::value(const std::string& key) {
 
 void JsonObject::refuse(const std::string& key, const std::string& expected) const {
   const auto at = object_.find(key);
-  const std::string found =
-      at == object_.end() ? "absent"
-                          : printable(at->dump(-1, ' ', false, json::error_handler_t::replace));
+  const std::string found = at == object_.end() ? "absent" : describe(*at);
   fail(ErrorKind::kBadCheckpoint, "{}: '{}{}' is {}, expected {}", file_, prefix_, key, found,
        expected);
 }
@@ -46,7 +95,7 @@ double JsonObject::number(const std::string& key, double low, double high) {
   const json& found = value(key);
   if (!found.is_number() || !std::isfinite(found.get<double>()) || found.get<double>() < low ||
       found.get<double>() > high) {
-    refuse(key, fmt::format("a number from {} to {}", low, high));
+    refuse(key, fmt::format("a number from {:g} to {:g}", low, high));
   }
   return found.get<double>();
 }
@@ -105,19 +154,10 @@ void JsonObject::finish() const {
 }
 
 json parse_json_object(std::string_view text, const std::string& name_for_errors) {
-  // Keys of the objects that are open at each depth; a repeated key would silently win.
-  std::vector<std::set<std::string>> open;
-  const auto check = [&](int, json::parse_event_t event, json& parsed) {
-    if (event == json::parse_event_t::object_start) open.emplace_back();
-    if (event == json::parse_event_t::object_end) open.pop_back();
-    if (event == json::parse_event_t::key &&
-        !open.back().insert(parsed.get_ref<const std::string&>()).second) {
-      fail(ErrorKind::kBadCheckpoint, "{}: has the key '{}' twice in one object", name_for_errors,
-           printable(parsed.get_ref<const std::string&>()));
-    }
-    return true;
-  };
-  json document = json::parse(text.begin(), text.end(), check, /*allow_exceptions=*/false);
+  // A pass of its own: the parser's callbacks, which could do this too, cost quadratic time.
+  RepeatedKeys repeated(name_for_errors);
+  json::sax_parse(text.begin(), text.end(), &repeated);
+  json document = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (document.is_discarded()) {
     fail(ErrorKind::kBadCheckpoint, "{}: is not valid JSON", name_for_errors);
   }

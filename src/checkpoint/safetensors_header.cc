@@ -302,12 +302,16 @@ uint64_t tensor_bytes(DType dtype, const std::vector<int64_t>& shape, std::strin
 
 std::string printable(std::string_view name) {
   constexpr size_t kLimit = 160;
+  std::string_view shown = name.substr(0, kLimit);
+  if (shown.size() < name.size()) {  // cut between characters of UTF-8
+    while (!shown.empty() && (name[shown.size()] & 0xC0) == 0x80) shown.remove_suffix(1);
+  }
   std::string text;
-  for (const char c : name.substr(0, kLimit)) {
+  for (const char c : shown) {
     const auto byte = static_cast<unsigned char>(c);
     text += byte < 0x20 || byte == 0x7F ? '?' : c;
   }
-  if (name.size() > kLimit) text += "...";
+  if (shown.size() < name.size()) text += "...";
   return text;
 }
 

@@ -230,6 +230,9 @@ TEST(Config, RefusesWhatIsNoConfig) {
   refuse("[1]", "is a JSON array, expected an object");
   refuse("{}", "has neither 'text_config' (Hugging Face form) nor 'dim' (inference form)");
   refuse(R"({"dim":1,"dim":2})", "has the key 'dim' twice");
+  const std::string deep = std::string(1000000, '[') + std::string(1000000, ']');
+  refuse(R"({"dim":1,"vocab_size":)" + deep + "}", "'vocab_size' is a nested array");
+  refuse(R"({"dim":1,"vocab_size":{"a":1}})", "'vocab_size' is an object");
   EXPECT_THROW(ModelConfig::load(test::data_path("no such directory")), Error);
 }
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -210,6 +212,24 @@ TEST(Safetensors, WriterFailsWithoutLeavingAFile) {
             std::string::npos);
   const std::filesystem::directory_iterator entries(directory.path());
   EXPECT_EQ(std::distance(begin(entries), end(entries)), 1);
+}
+
+// A limit on the size of files stands for a disk that is full.
+TEST(Safetensors, WriterReportsAFullDisk) {
+  const TemporaryDirectory directory;
+  const std::string bytes(1 << 20, 'x');
+  const std::vector<TensorView> tensors = {view_of("a", DType::kU8, {1 << 20}, bytes)};
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{4096, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string message =
+      message_of([&] { write_safetensors(directory.file("t"), tensors); }, ErrorKind::kIo);
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  ::signal(SIGXFSZ, handler);
+  EXPECT_NE(message.find("cannot be written"), std::string::npos) << message;
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }
 
 // Two shards and an index over them.
