@@ -34,21 +34,20 @@ struct PrefixRecord {
   int slot = 0;
   // Whether every row was computed as an uncached exact run would have (no encoder replay).
   bool exact = true;
-  // Lowest position that the decoder rings hold (replay prefill); stored with an exact point.
-  int64_t decoder_floor = 0;
   std::vector<std::byte> recent;  // StateStore::save_recent at `length`; empty: no exact point
 };
 
 struct PrefixHit {
   int64_t exact_length = 0;   // longest exact point at or below the limit; 0: none
   int64_t replay_length = 0;  // longest common prefix of any entry; 0 in exact mode
-  int64_t decoder_floor = 0;  // of the exact point
 };
 
 class PrefixCache {
  public:
   PrefixCache(StateStore& state, const PrefixCacheOptions& options);
   ~PrefixCache();
+
+  bool enabled() const;  // mode is not kOff
 
   // Keeps the slot's pages for the record (references are added; the slot keeps its own). Evicts
   // least recently used exact points over budget. Never fails: what cannot be kept is dropped.

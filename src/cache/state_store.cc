@@ -128,19 +128,22 @@ void StateStore::own_page(int slot, int source, int64_t index) {
   page = copy;
 }
 
-bool StateStore::reserve(int slot, int64_t tokens, int64_t writable_from) {
-  auto& tables = tables_[static_cast<size_t>(slot)];
+int64_t StateStore::missing_pages(int slot, int64_t tokens, int64_t writable_from) const {
   int64_t needed = 0;
   for (int source = 0; source < view_.sources; ++source) {
-    auto& table = tables[static_cast<size_t>(source)];
-    const int64_t have = static_cast<int64_t>(table.size());
+    const auto table = pages(slot, source);
+    const auto have = static_cast<int64_t>(table.size());
     needed += std::max<int64_t>(0, ceil_div(rows_of(source, tokens), view_.rows_per_page) - have);
     for (int64_t i = rows_of(source, writable_from) / view_.rows_per_page; i < have; ++i)
       needed += pool_.references(table[static_cast<size_t>(i)]) > 1 ? 1 : 0;
   }
-  if (needed > pool_.free_pages()) return false;
+  return std::max<int64_t>(0, needed - pool_.free_pages());
+}
+
+bool StateStore::reserve(int slot, int64_t tokens, int64_t writable_from) {
+  if (missing_pages(slot, tokens, writable_from) > 0) return false;
   for (int source = 0; source < view_.sources; ++source) {
-    auto& table = tables[static_cast<size_t>(source)];
+    auto& table = tables_[static_cast<size_t>(slot)][static_cast<size_t>(source)];
     for (int64_t i = rows_of(source, writable_from) / view_.rows_per_page;
          i < static_cast<int64_t>(table.size()); ++i)
       own_page(slot, source, i);

@@ -47,6 +47,7 @@ class StateStore {
   const KvView& view() const { return view_; }
   const StateOptions& options() const { return options_; }
   PagePool& pool() { return pool_; }
+  const PagePool& pool() const { return pool_; }
   int window() const { return config_.window_size; }
 
   // -- slots and pages
@@ -62,6 +63,9 @@ class StateStore {
   // shared pages at or above the first row that can still be written are copied. All or nothing;
   // false when the pool is short.
   bool reserve(int slot, int64_t tokens, int64_t writable_from);
+  // Pages that reserve() would lack in the pool; 0 when it would succeed.
+  int64_t missing_pages(int slot, int64_t tokens, int64_t writable_from) const;
+  int free_slots() const { return static_cast<int>(free_slots_.size()); }
   // Drops pages that hold no row of a position below `tokens`.
   void truncate(int slot, int64_t tokens);
   int64_t pages_for(int64_t tokens) const;  // pages of a sequence of that length, all sources

@@ -1,0 +1,102 @@
+// Chooses what each step runs (spec: scheduler.md): decode rows of every running sequence, chunks
+// of prefills under a token budget, admissions; makes room by evicting cached prefixes and
+// preempting the latest arrival.
+//
+// Pure host-side bookkeeping over StateStore and PrefixCache; plans from what is known and reserves
+// pages for the worst case, so that a device step can never run out.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "cache/prefix_cache.h"
+#include "cache/state_store.h"
+#include "engine/sequence.h"
+#include "engine/step_plan.h"
+
+namespace peregrine {
+
+// Step times as the engine measures them, to size prefill chunks.
+struct ChunkTimes {
+  double decode_step_us = 0;  // of steps without prefill rows; 0: unknown
+  double prefill_row_us = 0;  // what a prefill row adds; 0: unknown
+};
+
+class Scheduler {
+ public:
+  struct Options {
+    int max_running = 0;
+    int max_step_tokens = 0;
+    int64_t context_tokens = 0;
+    int draft_row_budget = 0;
+    int window = 0;
+    PrefillMode prefill = PrefillMode::kExact;
+    bool drafts = false;
+  };
+
+  Scheduler(StateStore& state, PrefixCache& cache, const Options& options);
+
+  // -- requests
+  // ------------------------------------------------------------------------------------
+  void add(std::unique_ptr<Sequence> sequence);
+  Sequence* find(RequestId id);
+  // The sequence a group's results belong to; nullptr when its stay is over.
+  Sequence* owner(const RowGroup& group) const;
+  int waiting() const { return static_cast<int>(waiting_.size()); }
+  int running() const { return static_cast<int>(running_.size()); }
+  bool idle() const { return waiting_.empty() && running_.empty() && releases_.empty(); }
+  // Every sequence that has not ended; the callback must not add or remove any.
+  void for_each(const std::function<void(Sequence&)>& visit);
+
+  // -- steps
+  // ----------------------------------------------------------------------------------------- Fills
+  // `plan` for step `number`; false when nothing can run now.
+  bool plan(int64_t number, const ChunkTimes& times, StepPlan& plan);
+
+  // Takes the sequence out: its slot and pages are freed once step `last_step` is complete. With
+  // `keep`, its computed prefix goes to the cache first. Returns ownership of the sequence.
+  std::unique_ptr<Sequence> remove(Sequence& sequence, bool keep);
+  // The end of a prompt is a point worth keeping for requests that share it.
+  void cache_prompt(const Sequence& sequence);
+  // Frees what steps up to `completed` held.
+  void release_until(int64_t completed);
+
+  int64_t preemptions() const { return preemptions_; }
+  // One sentence, or empty: slots and pages all accounted for.
+  std::string check_integrity() const;
+
+ private:
+  // Slot and pages whose owner is done on the host but which submitted work may still touch.
+  struct DeferredRelease {
+    int slot;
+    int64_t step;
+    std::vector<int32_t> tokens;  // to cache: positions 0 .. keep - 1
+    int64_t keep;
+    bool exact;
+  };
+
+  bool make_room(int64_t tokens, int64_t writable_from, Sequence& wanting);
+  bool preempt_for(Sequence& wanting);
+  void give_up_slot(Sequence& sequence, int64_t keep);
+  bool plan_decode(Sequence& sequence, StepPlan& plan, int rows_left, int64_t number);
+  int plan_prefill(Sequence& sequence, StepPlan& plan, int rows_left, int64_t number);
+  bool admit_next();
+  void begin_stay(Sequence& sequence);
+  bool shares_running_prefill(const Sequence& sequence) const;
+  int chunk_limit(const ChunkTimes& times, int decode_groups) const;
+  RowGroup group_of(Sequence& sequence, GroupKind kind, int64_t number, const StepPlan& plan);
+
+  StateStore& state_;
+  PrefixCache& cache_;
+  Options options_;
+  std::deque<std::unique_ptr<Sequence>> waiting_;   // by before()
+  std::vector<std::unique_ptr<Sequence>> running_;  // by before(); prefilling ones too
+  std::vector<Sequence*> by_slot_;
+  std::vector<DeferredRelease> releases_;
+  int64_t preemptions_ = 0;
+};
+
+}  // namespace peregrine
