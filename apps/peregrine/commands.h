@@ -10,5 +10,6 @@ namespace peregrine {
 
 void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);
+void add_tokenize(CLI::App& app);
 
 }  // namespace peregrine

@@ -342,6 +342,17 @@ void append_value(std::string& out, const JsonValue& value) {
 
 }  // namespace
 
+JsonValue::JsonValue() = default;
+JsonValue::JsonValue(const JsonValue&) = default;
+JsonValue::JsonValue(JsonValue&&) noexcept = default;
+JsonValue& JsonValue::operator=(const JsonValue&) = default;
+JsonValue& JsonValue::operator=(JsonValue&&) noexcept = default;
+JsonValue::~JsonValue() = default;
+JsonValue::JsonValue(bool value) : data_(value) {}
+JsonValue::JsonValue(Integer value) : data_(std::move(value)) {}
+JsonValue::JsonValue(double value) : data_(value) {}
+JsonValue::JsonValue(std::string value) : data_(std::move(value)) {}
+JsonValue::JsonValue(Array value) : data_(std::move(value)) {}
 JsonValue::JsonValue(Object value) : data_(std::move(value)) {}
 
 std::optional<int64_t> JsonValue::as_int64() const {

@@ -24,17 +24,22 @@ class JsonValue {
  public:
   struct Integer {
     std::string digits;  // canonical decimal text: no leading zeros, no "-0"
-    bool operator==(const Integer&) const = default;
   };
   using Array = std::vector<JsonValue>;
   using Object = std::vector<JsonMember>;  // in order of first appearance, keys are unique
 
-  JsonValue() = default;  // null
-  explicit JsonValue(bool value) : data_(value) {}
-  explicit JsonValue(Integer value) : data_(std::move(value)) {}
-  explicit JsonValue(double value) : data_(value) {}
-  explicit JsonValue(std::string value) : data_(std::move(value)) {}
-  explicit JsonValue(Array value) : data_(std::move(value)) {}
+  // Defined out of line: a member, and with it the vector of members, is complete only below.
+  JsonValue();  // null
+  JsonValue(const JsonValue&);
+  JsonValue(JsonValue&&) noexcept;
+  JsonValue& operator=(const JsonValue&);
+  JsonValue& operator=(JsonValue&&) noexcept;
+  ~JsonValue();
+  explicit JsonValue(bool value);
+  explicit JsonValue(Integer value);
+  explicit JsonValue(double value);
+  explicit JsonValue(std::string value);
+  explicit JsonValue(Array value);
   explicit JsonValue(Object value);
 
   bool is_null() const { return std::holds_alternative<std::monostate>(data_); }
@@ -71,8 +76,6 @@ class JsonValue {
   // Python's json.dumps(value, ensure_ascii=False).
   std::string dump() const;
 
-  bool operator==(const JsonValue&) const = default;
-
  private:
   std::variant<std::monostate, bool, Integer, double, std::string, Array, Object> data_;
 };
@@ -80,7 +83,6 @@ class JsonValue {
 struct JsonMember {
   std::string key;
   JsonValue value;
-  bool operator==(const JsonMember&) const = default;
 };
 
 struct JsonParse {
