@@ -210,6 +210,7 @@ class Backend {
 
 struct BackendOptions {
   int threads = 0;  // 0: one a core; ignored by reference
+  double gpu_memory_fraction = 0.9;  // share of the device's memory that cuda may hold
 };
 
 // `device` is "reference" or "cpu" ("cuda" where built). Throws Error(kInvalidArgument) naming the

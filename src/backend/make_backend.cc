@@ -3,6 +3,9 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/fail.h"
+#ifdef PEREGRINE_CUDA
+#include "backend/cuda/cuda_backend.h"
+#endif
 
 namespace peregrine {
 
@@ -10,8 +13,15 @@ std::unique_ptr<Backend> make_backend(const std::string& device, const ModelConf
                                       Numerics numerics, const BackendOptions& options) {
   if (device == "reference") return std::make_unique<ReferenceBackend>(config, numerics);
   if (device == "cpu") return std::make_unique<CpuBackend>(config, numerics, options.threads);
-  fail(ErrorKind::kInvalidArgument, "device '{}' is not one of this build's devices: reference, cpu",
-       device);
+#ifdef PEREGRINE_CUDA
+  if (device == "cuda")
+    return std::make_unique<CudaBackend>(config, numerics, options.gpu_memory_fraction);
+  constexpr const char* kDevices = "reference, cpu, cuda";
+#else
+  constexpr const char* kDevices = "reference, cpu";
+#endif
+  fail(ErrorKind::kInvalidArgument, "device '{}' is not one of this build's devices: {}", device,
+       kDevices);
 }
 
 }  // namespace peregrine

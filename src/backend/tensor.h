@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "formats/host_device.h"
+
 namespace peregrine {
 
 // Storage of an activation matrix. reference and cpu keep every activation as f32 and round the
@@ -145,28 +147,28 @@ struct KvView {
   int tail_rows = 0;
   int head_dim = 0;
 
-  uint8_t* ring_row(int slot_index, int layer, int64_t pos) const {
+  PEREGRINE_HD uint8_t* ring_row(int slot_index, int layer, int64_t pos) const {
     const size_t row = (static_cast<size_t>(slot_index) * static_cast<size_t>(ring_layers) +
                         static_cast<size_t>(layer)) *
                            static_cast<size_t>(ring_rows) +
                        static_cast<size_t>(pos % ring_rows);
     return rings + row * window_row_bytes;
   }
-  uint8_t* page_of(int slot_index, int source, int64_t row) const {
+  PEREGRINE_HD uint8_t* page_of(int slot_index, int source, int64_t row) const {
     const int32_t page =
         page_table[(static_cast<int64_t>(slot_index) * sources + source) * max_pages +
                    row / rows_per_page];
     return pages + static_cast<size_t>(page) * page_bytes;
   }
-  uint8_t* main_row(int slot_index, int source, int64_t row) const {
+  PEREGRINE_HD uint8_t* main_row(int slot_index, int source, int64_t row) const {
     return page_of(slot_index, source, row) +
            static_cast<size_t>(row % rows_per_page) * main_row_bytes;
   }
-  uint8_t* index_row(int slot_index, int source, int64_t row) const {
+  PEREGRINE_HD uint8_t* index_row(int slot_index, int source, int64_t row) const {
     return page_of(slot_index, source, row) + static_cast<size_t>(rows_per_page) * main_row_bytes +
            static_cast<size_t>(row % rows_per_page) * index_row_bytes;
   }
-  float* tail(int slot_index, int source, int64_t pos) const {
+  PEREGRINE_HD float* tail(int slot_index, int source, int64_t pos) const {
     const size_t row = (static_cast<size_t>(slot_index) * static_cast<size_t>(sources) +
                         static_cast<size_t>(source)) *
                            static_cast<size_t>(tail_rows) +
