@@ -40,6 +40,7 @@ struct PrefixRecord {
 struct PrefixHit {
   int64_t exact_length = 0;   // longest exact point at or below the limit; 0: none
   int64_t replay_length = 0;  // longest common prefix of any entry; 0 in exact mode
+  bool rows_exact = true;     // PrefixRecord::exact of the exact point
 };
 
 class PrefixCache {

@@ -299,6 +299,7 @@ void Scheduler::begin_stay(Sequence& s) {
       cache_.attach(s.tokens, found.exact_length, true, s.slot)) {
     hit = found.exact_length;
     s.prefill_from = hit;
+    s.exact = found.rows_exact;
   } else if (found.replay_length > window &&
              cache_.attach(s.tokens, found.replay_length, false, s.slot)) {
     hit = found.replay_length;
