@@ -312,12 +312,17 @@ struct Fp8At {
   }
 };
 
-// Exponents of all FP4 scales of the piece's rows.
+// Exponents of all FP4 scales of the piece's rows, with up to 31 words beyond them.
 void expand_fp4_scales(const ProductArgs& args, uint16_t* out) {
   const int64_t blocks = args.weight->in / kBlock;
   const uint8_t* bytes = args.weight->scale + args.begin * blocks;
   const int64_t count = (args.end - args.begin) * blocks;
-  for (int64_t i = 0; i < count; ++i) out[i] = scale_bits(bytes[i]);
+  const __m512i bias = _mm512_set1_epi16(127);
+  for (int64_t i = 0; i < count; i += 32) {
+    const __mmask32 mask = count - i >= 32 ? 0xFFFFFFFFu : (__mmask32{1} << (count - i)) - 1;
+    const __m512i words = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(mask, bytes + i));
+    _mm512_store_si512(out + i, _mm512_slli_epi16(_mm512_sub_epi16(words, bias), 7));
+  }
 }
 
 // Exponents in word order of the FP8 steps: a vector's words 0..15 belong to the first block of 32
