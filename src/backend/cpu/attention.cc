@@ -9,8 +9,14 @@
 namespace peregrine {
 namespace {
 
+constexpr int kHeadTile = 4;  // heads that kernels take together
+
 // With few step rows a row's heads are split, and each group of heads widens the list for itself.
-constexpr int kHeadGroup = 16;
+int heads_of_piece(int heads, int rows, int threads) {
+  if (rows >= 2 * threads) return heads;
+  const int even = (heads + threads - 1) / threads;
+  return std::min(heads, (even + kHeadTile - 1) / kHeadTile * kHeadTile);
+}
 
 // Oldest window row first; the step's own rows are not in the ring yet.
 void list_window(const AttentionArgs& args, const StepRows& step, const KvView& kv, int r,
@@ -36,7 +42,7 @@ void CpuBackend::sparse_attention(const AttentionArgs& args, const StepRows& ste
                                   const KvView& kv) {
   const int dim = config().head_dim;
   const int heads = static_cast<int>(args.q.cols) / dim;
-  const int group = step.rows < 2 * pool_.threads() ? std::min(kHeadGroup, heads) : heads;
+  const int group = heads_of_piece(heads, step.rows, pool_.threads());
   const int groups = (heads + group - 1) / group;
   const size_t scratch_bytes = kernels_.attention.attend_scratch_bytes(group, dim);
   for (cpu::Scratch& scratch : thread_scratch_) scratch.reserve(scratch_bytes);

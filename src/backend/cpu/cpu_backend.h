@@ -71,8 +71,8 @@ class CpuBackend : public ReferenceBackend {
   void multiply_rows(Tensor x, const Weight& w, int groups, LinearKind kind, Tensor y);
   void run_wave(const ExpertsArgs& args, ExpertWave& wave);
 
-  const cpu::Kernels kernels_;
   const bool has_bf16_;
+  const cpu::Kernels kernels_;
   ThreadPool pool_;
   cpu::Products products_;
   cpu::Scratch input_scratch_;                // prepared inputs

@@ -122,6 +122,10 @@ Kernels kernels_for(int64_t target);
 // The bf16 family, or nullptr where the CPU lacks AVX-512 BF16 or VBMI.
 const ProductKernel* bf16_product_kernel();
 
+// Replaces attend by the one with bf16 dot products; only where bf16_product_kernel() exists and
+// for bf16 numerics.
+void use_bf16_attention(AttentionKernel& kernel);
+
 // Each defined beside its kernels; `target` as above.
 ProductKernel f32_product_kernel(int64_t target);
 VectorKernel vector_kernel(int64_t target);
