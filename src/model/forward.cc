@@ -175,17 +175,17 @@ void Forward::select(int l, const StepRows& step) {
   const IndexMode mode = publisher < 0 || l < publisher ? IndexMode::kFull
                          : l == publisher               ? IndexMode::kPublish
                                                         : IndexMode::kReindex;
-  b_.index_select({.q = q,
-                   .weights = weights,
-                   .source = c_.kv_source_of(l),
-                   .ratio = c_.ratio(l),
-                   .mode = mode,
-                   .selected = ws_.selected,
-                   .candidates = ws_.candidates},
-                  step, state_.view());
+  const IndexArgs args{.q = q,
+                       .weights = weights,
+                       .source = c_.kv_source_of(l),
+                       .ratio = c_.ratio(l),
+                       .mode = mode,
+                       .selected = ws_.selected,
+                       .candidates = ws_.candidates};
+  b_.index_select(args, step, state_.view());
   if (hooks.after_selection) {
     b_.synchronize();
-    hooks.after_selection(l, ws_.selected, ws_.candidates);
+    hooks.after_selection(l, args);
   }
 }
 

@@ -24,9 +24,10 @@
 namespace peregrine {
 
 // Observation points for tests and debugging; a hook may read and overwrite what it is shown.
+// after_selection gets the arguments that the selection was made from and has written.
 struct ForwardHooks {
   std::function<void(int layer, Tensor x, Tensor pre)> after_layer;
-  std::function<void(int layer, Selection selected, Selection candidates)> after_selection;
+  std::function<void(int layer, const IndexArgs& args)> after_selection;
   std::function<void(int layer, Tensor expert_ids)> after_routing;  // i32 [rows, active]
 };
 

@@ -12,10 +12,17 @@ std::vector<std::string> backends() { return {"reference"}; }
 
 ModelUnderTest::ModelUnderTest(const std::string& path, const std::string& backend_name,
                                Options options)
+    : ModelUnderTest(
+          path,
+          [&](const ModelConfig& config, Numerics numerics) {
+            return make_backend(backend_name, config, numerics, {.threads = options.threads});
+          },
+          options) {}
+
+ModelUnderTest::ModelUnderTest(const std::string& path, const MakeBackend& make, Options options)
     : checkpoint(Checkpoint::open(path)) {
   const ModelConfig& config = checkpoint.config;
-  backend = make_backend(backend_name, config, Weights::numerics(*checkpoint.source),
-                         {.threads = options.threads});
+  backend = make(config, Weights::numerics(*checkpoint.source));
   weights.emplace(config, *checkpoint.source, *backend);
   if (config.has_engram()) {
     if (options.token_map.empty()) {
@@ -30,25 +37,49 @@ ModelUnderTest::ModelUnderTest(const std::string& path, const std::string& backe
       *backend, config,
       StateOptions{.slots = options.slots,
                    .max_context = options.max_context ? options.max_context : config.max_position,
-                   .slack = options.slack});
+                   .slack = options.slack,
+                   .rows_per_page = options.rows_per_page});
   forward.emplace(*backend, config, *weights, hasher ? &*hasher : nullptr, *state,
                   options.max_rows);
 }
 
+Segment ModelUnderTest::segment(int slot, const std::vector<int32_t>& tokens, int64_t begin,
+                                int64_t end) {
+  return {.slot = slot,
+          .start = begin,
+          .count = static_cast<int>(end - begin),
+          .tokens = tokens,
+          .decoder_start = begin,
+          .logits = static_cast<int>(end - begin)};
+}
+
+std::vector<float> ModelUnderTest::run(std::vector<Segment> segments) {
+  for (const Segment& s : segments) EXPECT_TRUE(state->reserve(s.slot, s.start + s.count, s.start));
+  state->apply(state->take_updates());
+  forward->run(Step{std::move(segments)}, checkpoint.config.has_drafter(), where);
+  return copy(forward->logits());
+}
+
 std::vector<float> ModelUnderTest::run(int slot, const std::vector<int32_t>& tokens, int64_t begin,
                                        int64_t end) {
-  EXPECT_TRUE(state->reserve(slot, end, begin));
-  state->apply(state->take_updates());
-  Step step;
-  step.segments.push_back({.slot = slot,
-                           .start = begin,
-                           .count = static_cast<int>(end - begin),
-                           .tokens = tokens,
-                           .decoder_start = begin,
-                           .logits = static_cast<int>(end - begin)});
-  std::vector<SegmentRows> where;
-  forward->run(step, checkpoint.config.has_drafter(), where);
-  return copy(forward->logits());
+  return run({segment(slot, tokens, begin, end)});
+}
+
+std::vector<std::byte> ModelUnderTest::global_bytes(int slot, int source, int64_t tokens) const {
+  const int64_t rows = state->rows_of(source, tokens);
+  std::vector<std::byte> bytes(state->global_bytes(source, 0, rows));
+  state->save_global(slot, source, 0, rows, bytes.data());
+  return bytes;
+}
+
+std::vector<std::byte> ModelUnderTest::state_bytes(int slot, int64_t tokens) const {
+  std::vector<std::byte> all(state->recent_bytes());
+  state->save_recent(slot, tokens, all.data());
+  for (int source = 0; source < state->sources(); ++source) {
+    const auto rows = global_bytes(slot, source, tokens);
+    all.insert(all.end(), rows.begin(), rows.end());
+  }
+  return all;
 }
 
 std::vector<float> ModelUnderTest::copy(Tensor t) const {

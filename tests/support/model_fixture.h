@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,11 +28,15 @@ struct ModelUnderTest {
     int slots = 1;
     int max_rows = 64;
     int slack = 128;
-    int max_context = 0;             // 0: the config's
+    int max_context = 0;  // 0: the config's
+    int rows_per_page = 64;
     std::vector<int32_t> token_map;  // Engram: given by a fixture; empty: from the tokenizer
   };
   ModelUnderTest(const std::string& checkpoint_path, const std::string& backend_name,
                  Options options);
+  // On a backend of the test's own; `options.threads` says nothing to it.
+  using MakeBackend = std::function<std::unique_ptr<Backend>(const ModelConfig&, Numerics)>;
+  ModelUnderTest(const std::string& checkpoint_path, const MakeBackend& make, Options options);
   ModelUnderTest(const std::string& checkpoint_path, const std::string& backend_name)
       : ModelUnderTest(checkpoint_path, backend_name, Options{}) {}
 
@@ -44,6 +50,18 @@ struct ModelUnderTest {
   // Runs positions begin .. end - 1 of `tokens` in `slot` as one step (exact mode) and returns
   // their logits, row by row.
   std::vector<float> run(int slot, const std::vector<int32_t>& tokens, int64_t begin, int64_t end);
+  // Reserves pages, runs the segments as one step and returns the logits of all of them.
+  std::vector<float> run(std::vector<Segment> segments);
+  std::vector<SegmentRows> where;  // of the last step
+
+  // A segment over positions begin .. end - 1 in exact mode, all logits wanted.
+  static Segment segment(int slot, const std::vector<int32_t>& tokens, int64_t begin, int64_t end);
+
+  // Every byte that decides how `slot` goes on after `tokens` positions: rings and unfinished
+  // groups, then the global rows of all sources.
+  std::vector<std::byte> state_bytes(int slot, int64_t tokens) const;
+  std::vector<std::byte> global_bytes(int slot, int source, int64_t tokens) const;
+
   std::vector<float> copy(Tensor t) const;  // f32 tensors
 };
 
