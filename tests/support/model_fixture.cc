@@ -8,7 +8,7 @@
 
 namespace peregrine::test {
 
-std::vector<std::string> backends() { return {"reference"}; }
+std::vector<std::string> backends() { return {"reference", "cpu"}; }
 
 ModelUnderTest::ModelUnderTest(const std::string& path, const std::string& backend_name,
                                Options options)
