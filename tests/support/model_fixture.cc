@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 
+#include "support/fixtures.h"
 #include "text/token_map.h"
 #include "text/tokenizer.h"
 
@@ -86,6 +88,31 @@ std::vector<float> ModelUnderTest::copy(Tensor t) const {
   std::vector<float> values(static_cast<size_t>(t.rows * t.cols));
   backend->copy_out(values.data(), t.data, values.size() * sizeof(float));
   return values;
+}
+
+std::unique_ptr<ModelUnderTest> SmallModel::open(ModelUnderTest::Options options) const {
+  if (name == "engram")
+    options.token_map = Fixture(checkpoint + "/expected.safetensors").ints("map.token_map");
+  return std::make_unique<ModelUnderTest>(checkpoint, backend, options);
+}
+
+std::vector<SmallModel> small_models() {
+  std::vector<SmallModel> all;
+  for (const std::string& backend : backends()) {
+    if (backend == "reference")
+      all.push_back({backend, data_path("engram"), "engram"});
+    else
+      all.push_back({backend, model_path("tiny"), "tiny"});
+  }
+  return all;
+}
+
+std::vector<int32_t> random_tokens(size_t n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_int_distribution<int32_t> id(3, 250);
+  std::vector<int32_t> tokens(n);
+  for (auto& token : tokens) token = id(random);
+  return tokens;
 }
 
 double max_difference(const std::vector<float>& a, const std::vector<float>& b) {

@@ -65,6 +65,22 @@ struct ModelUnderTest {
   std::vector<float> copy(Tensor t) const;  // f32 tensors
 };
 
+// A backend and a checkpoint that it runs in milliseconds a token: the scalar backend gets a
+// fixture with Engram (window 16), fast ones models/tiny (window 64), which has every component.
+struct SmallModel {
+  std::string backend;
+  std::string checkpoint;  // full path
+  std::string name;        // for the test's name
+
+  bool scalar() const { return backend == "reference"; }
+  // `options.token_map` is filled in where the checkpoint needs one.
+  std::unique_ptr<ModelUnderTest> open(ModelUnderTest::Options options) const;
+};
+std::vector<SmallModel> small_models();
+
+// `n` ids that every small model has.
+std::vector<int32_t> random_tokens(size_t n, uint32_t seed);
+
 // Largest absolute difference; fails the test when sizes differ or a value is not finite on one
 // side only.
 double max_difference(const std::vector<float>& a, const std::vector<float>& b);
