@@ -128,8 +128,9 @@ TEST_P(Tiny, GreedyContinuationsAndLogits) {
   // Between two correct implementations a best token changes only within the noise.
   EXPECT_LT(largest_gap, kRobustMargin);
   EXPECT_GE(official_equal, official_steps * 98 / 100);
-  // The card states the noise of the best logit; the others have no margin that selects calm steps.
-  EXPECT_LT(worst_best, 1);
+  // The noise is the spread of a few variants around the recorded one; an implementation of its own
+  // and the recorded one may lie at opposite ends.
+  EXPECT_LT(worst_best, 2);
   EXPECT_LT(worst_other, 2);
 }
 
