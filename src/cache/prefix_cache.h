@@ -2,9 +2,11 @@
 // continue from exactly (spec: prefill.md section 5, scheduler.md).
 //
 // An entry is a token sequence with the pages of its rows (each with a reference of its own) and,
-// optionally, exact points: lengths at which the recent part of the state (rings, unfinished
-// groups) was saved. Entries live in a radix tree over token ids; ids are compared, never hashes
-// alone. Host-side, used by the engine's thread only.
+// optionally, an exact point: the recent part of the state (rings, unfinished groups) at its end.
+// Entries live in a radix tree over token ids; ids are compared, never hashes alone. With a spill
+// directory exact points move to files before memory lets go of them, and come back from there,
+// also after a restart. Host-side, used by the engine's thread only; spilling writes and reads
+// files on that thread.
 #pragma once
 
 #include <cstddef>
@@ -43,33 +45,45 @@ struct PrefixHit {
   bool rows_exact = true;     // PrefixRecord::exact of the exact point
 };
 
+struct SpillStats {
+  int64_t points = 0;    // exact points with a file
+  uint64_t bytes = 0;    // of these files
+  int64_t failures = 0;  // files that could not be written, read back or trusted
+};
+
 class PrefixCache {
  public:
+  // Finds the exact points that an earlier run left in the spill directory.
   PrefixCache(StateStore& state, const PrefixCacheOptions& options);
+  // Leaves the exact points in the spill directory.
   ~PrefixCache();
 
   bool enabled() const;  // mode is not kOff
 
-  // Keeps the slot's pages for the record (references are added; the slot keeps its own). Evicts
-  // least recently used exact points over budget. Never fails: what cannot be kept is dropped.
+  // Keeps the slot's pages for the record (references are added; the slot keeps its own): all steps
+  // that wrote its rows have run. Rows at or above the length may still change. Least recently used
+  // exact points over budget leave memory. Never fails: what cannot be kept is dropped.
   void insert(PrefixRecord record);
 
   // Longest usable prefixes of tokens[0 .. limit). Marks what it finds as recently used.
   PrefixHit lookup(std::span<const int32_t> tokens, int64_t limit);
 
   // Attaches the pages of the first `length` tokens (a length lookup() returned, no insert or evict
-  // in between) to an empty slot; for an exact point also loads its recent part. False when a
-  // spilled point cannot be read back; the slot is empty then.
+  // in between) to an empty slot; for an exact point also loads its recent part. What only a file
+  // holds gets pages of its own, for which other entries may be evicted. False when that fails (an
+  // unreadable file, no room); the slot is empty then.
   bool attach(std::span<const int32_t> tokens, int64_t length, bool exact, int slot);
 
   // Drops least recently used entries until at least `pages` pages have become free in the pool or
-  // nothing is left; returns the number freed. Spills exact points where a directory is set.
+  // no entry holds a page that nobody else does; returns the number freed. Spills exact points
+  // where a directory is set.
   int64_t evict(int64_t pages);
-  void clear();
+  void clear();  // forgets everything, files included
 
   int64_t pages() const;  // distinct pages held
   uint64_t recent_bytes() const;
   int64_t entries() const;
+  SpillStats spill_stats() const;
 
   // Adds the references this cache holds to counts[page]; for the integrity check.
   void count_references(std::span<int32_t> counts) const;

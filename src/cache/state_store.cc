@@ -98,7 +98,11 @@ void StateStore::release(int slot) {
 }
 
 void StateStore::note_page(int slot, int source, int64_t index, int32_t page, int32_t copy_from) {
-  updates_.push_back({slot, source, static_cast<int32_t>(index), page, copy_from});
+  updates_.push_back({.slot = slot,
+                      .source = source,
+                      .index = static_cast<int32_t>(index),
+                      .page = page,
+                      .copy_from = copy_from});
 }
 
 std::vector<PageUpdate> StateStore::take_updates() { return std::exchange(updates_, {}); }
@@ -110,6 +114,7 @@ void StateStore::apply(std::span<const PageUpdate> updates) {
   };
   for (const PageUpdate& u : updates) {
     if (u.copy_from >= 0) backend_.copy(at(u.copy_from), at(u.page));
+    if (u.content) backend_.copy_in(at(u.page).data, u.content->data(), u.content->size());
     const int64_t entry =
         (static_cast<int64_t>(u.slot) * view_.sources + u.source) * view_.max_pages + u.index;
     backend_.copy_in(device_table_ + entry, &u.page, sizeof(u.page));
@@ -186,6 +191,13 @@ void StateStore::attach(int slot, int source, std::span<const int32_t> pages) {
     table.push_back(page);
     note_page(slot, source, static_cast<int64_t>(table.size()) - 1, page);
   }
+}
+
+void StateStore::fill_page(int slot, int source, int64_t index, std::vector<std::byte> content) {
+  const int32_t page = pages(slot, source)[static_cast<size_t>(index)];
+  assert(content.size() == view_.page_bytes && pool_.references(page) == 1);
+  note_page(slot, source, index, page);
+  updates_.back().content = std::make_shared<const std::vector<std::byte>>(std::move(content));
 }
 
 // -- bytes
@@ -276,6 +288,16 @@ void StateStore::load_global(int slot, int source, int64_t begin, int64_t end,
   for_rows(view_, pages(slot, source), begin, end, [&](uint8_t* at, size_t offset, size_t bytes) {
     backend_.copy_in(at, in + offset, bytes);
   });
+}
+
+void StateStore::save_page(int32_t page, int64_t rows, std::byte* out) const {
+  assert(rows <= view_.rows_per_page);
+  const uint8_t* from = view_.pages + static_cast<size_t>(page) * view_.page_bytes;
+  const size_t index_start = static_cast<size_t>(view_.rows_per_page) * view_.main_row_bytes;
+  const auto n = static_cast<size_t>(rows);
+  std::fill_n(out, view_.page_bytes, std::byte{0});
+  backend_.copy_out(out, from, n * view_.main_row_bytes);
+  backend_.copy_out(out + index_start, from + index_start, n * view_.index_row_bytes);
 }
 
 size_t StateStore::slot_bytes() const {

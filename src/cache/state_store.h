@@ -6,7 +6,9 @@
 // Positions never leave the host: lengths are the business of whoever owns the slot.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -17,13 +19,15 @@
 namespace peregrine {
 
 // A change of a slot's page table, to be applied in the device's order: work submitted earlier must
-// not see it. With copy_from >= 0 the page starts as a copy of that one.
+// not see it. With copy_from >= 0 the page starts as a copy of that one, with content as those
+// bytes (page_bytes of them).
 struct PageUpdate {
   int slot = 0;
   int source = 0;
   int32_t index = 0;
   int32_t page = 0;
   int32_t copy_from = -1;
+  std::shared_ptr<const std::vector<std::byte>> content;
 };
 
 struct StateOptions {
@@ -73,6 +77,10 @@ class StateStore {
   // Gives `slot` (without pages) the pages of another list, adding a reference to each.
   void attach(int slot, int source, std::span<const int32_t> pages);
 
+  // Gives a page of the slot, which no other may hold, these bytes: in the device's order, unlike
+  // load_global(), because steps in flight may still use what the page was before.
+  void fill_page(int slot, int source, int64_t index, std::vector<std::byte> content);
+
   // Rows of `source` that exist once `tokens` positions are processed.
   int64_t rows_of(int source, int64_t tokens) const { return tokens / ratios_[source]; }
   int sources() const { return view_.sources; }
@@ -88,6 +96,8 @@ class StateStore {
   size_t global_bytes(int source, int64_t begin, int64_t end) const;
   void save_global(int slot, int source, int64_t begin, int64_t end, std::byte* out) const;
   void load_global(int slot, int source, int64_t begin, int64_t end, const std::byte* in);
+  // The first `rows` rows of a page as bytes for fill_page(); zeros stand for the others.
+  void save_page(int32_t page, int64_t rows, std::byte* out) const;
 
   size_t page_bytes() const { return view_.page_bytes; }
   size_t slot_bytes() const;  // rings, tails and page table of one slot
