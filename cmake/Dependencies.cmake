@@ -8,6 +8,7 @@ find_package(fmt REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(ICU REQUIRED IMPORTED_TARGET icu-uc)
+pkg_check_modules(EDIT REQUIRED IMPORTED_TARGET libedit)  # the program only
 
 target_link_libraries(peregrine_dependencies INTERFACE
   Threads::Threads nlohmann_json::nlohmann_json fmt::fmt spdlog::spdlog

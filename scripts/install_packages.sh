@@ -7,7 +7,7 @@ set -euo pipefail
 build_packages=(
   g++ cmake ninja-build pkg-config ccache mold python3 python3-venv
   libhwy-dev libboost1.81-dev libboost-url1.81-dev nlohmann-json3-dev libpcre2-dev libicu-dev
-  libcli11-dev libspdlog-dev libfmt-dev prometheus-cpp-dev libhiredis-dev libssl-dev
+  libcli11-dev libedit-dev libspdlog-dev libfmt-dev prometheus-cpp-dev libhiredis-dev libssl-dev
   libtomlplusplus-dev librust-blake3-dev libucx-dev libopenmpi-dev openmpi-bin
   libgtest-dev libbenchmark-dev librapidcheck-dev
 )

@@ -2,8 +2,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <charconv>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -19,6 +17,7 @@
 #include "interrupt.h"
 #include "model_options.h"
 #include "output.h"
+#include "prefill.h"
 #include "report.h"
 #include "sampling_options.h"
 #include "text/prompt.h"
@@ -87,40 +86,13 @@ Prompt make_prompt(const Options& o, const Model& model) {
   return prompt;
 }
 
-// The prompt leaves room for at least one token.
-void check_room(size_t prompt_tokens, const Options& o, const Model& model) {
-  const int context = o.model.context_tokens > 0 ? o.model.context_tokens : model.max_context();
-  if (prompt_tokens >= static_cast<size_t>(context))
-    fail(ErrorKind::kInvalidArgument,
-         "the prompt has {} tokens, but the context holds {} with at least one for the answer",
-         prompt_tokens, context);
-}
-
-// False when Ctrl-C came first.
-bool prefill(Session& session, const Prompt& prompt, RunReport& report) {
-  ProgressLine line;
-  const auto start = std::chrono::steady_clock::now();
-  const auto seconds = [&] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  };
-  const SyncResult result = session.sync(prompt.ids, [&](int64_t done, int64_t total) {
-    line.show(fmt::format("Reading the prompt: {} of {} tokens, {:.0f} s", done, total, seconds()),
-              seconds());
-    return !InterruptGuard::requested();
-  });
-  report.prompt_tokens = static_cast<int64_t>(prompt.ids.size());
-  report.reused_tokens = result.kept;
-  report.prefill_seconds = seconds();
-  return result.complete;
-}
-
 void run(const Options& o) {
   check(o);
   const std::shared_ptr<const Model> model = load_model(o.model);
   const Tokenizer& tokenizer = model->impl().tokenizer;
   const DraftOptions draft = draft_options(o.draft, *model);
   const Prompt prompt = make_prompt(o, *model);
-  check_room(prompt.ids.size(), o, *model);
+  check_room(prompt.ids.size(), o.model, *model);
 
   AnswerRequest request{.parse = o.chat, .start = prompt.start, .parse_tools = prompt.parse_tools};
   request.generate = {.sampling = o.sampling.params(),
@@ -139,7 +111,7 @@ void run(const Options& o) {
   const InterruptGuard guard(/*once=*/true);
   {
     Session session(model, session_options(o.model, draft.drafts));
-    if (!prefill(session, prompt, report)) throw Interrupted();
+    if (!prefill(session, prompt.ids, report)) throw Interrupted();
     report.answer = make_answer(session, request, [&](const OutputEvent& event) {
       if (!o.json) printer.print(event);
     });

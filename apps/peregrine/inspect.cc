@@ -159,6 +159,10 @@ void add_inspect(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
       "inspect", "Show a model's shape, parameters, bytes by kind and memory needs");
+  command->footer(
+      "Examples:\n"
+      "  peregrine inspect models/tiny\n"
+      "  peregrine inspect config.json --context 131072 --json");
   command->add_option("path", options->path, "Checkpoint directory or config.json")->required();
   command->add_option("--context", options->context_tokens,
                       "Context length to plan memory for, in tokens (default: the longest)");

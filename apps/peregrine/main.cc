@@ -34,6 +34,7 @@ int main(int argc, char** argv) {
   try {
     peregrine::prepare_standard_streams();
     peregrine::add_generate(app);
+    peregrine::add_chat(app);
     peregrine::add_inspect(app);
     peregrine::add_tokenize(app);
     app.parse(argc, argv);

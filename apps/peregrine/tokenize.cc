@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
-#include <cstdio>
 #include <iostream>
 #include <iterator>
 #include <memory>
@@ -11,14 +10,21 @@
 
 #include "base/fail.h"
 #include "commands.h"
+#include "model_options.h"
+#include "output.h"
 #include "text/json_text.h"
 #include "text/tokenizer.h"
 
 namespace peregrine {
 namespace {
 
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  peregrine tokenize \"Once upon a time\"\n"
+    "  peregrine tokenize --decode \"351 357 3031\"";
+
 struct Options {
-  std::string model = "models/tiny";
+  std::string model = bundled_model();
   bool ids_only = false;
   bool decode = false;
   bool plain = false;
@@ -75,9 +81,7 @@ void run(Options& options) {
   }
   const std::string out =
       options.decode ? decoded(tokenizer, options.text) : encoded(tokenizer, options);
-  if (std::fwrite(out.data(), 1, out.size(), stdout) != out.size() || std::fflush(stdout) != 0) {
-    fail(ErrorKind::kIo, "standard output cannot be written");
-  }
+  write_output(out);
 }
 
 }  // namespace
@@ -85,8 +89,10 @@ void run(Options& options) {
 void add_tokenize(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("tokenize", "Show the tokens of a text, or decode ids");
-  command->add_option("--model", options->model, "Model directory or tokenizer.json")
-      ->capture_default_str();
+  command->footer(kExamples);
+  CLI::Option* model =
+      command->add_option("--model", options->model, "Model directory or tokenizer.json");
+  if (options->model.empty()) model->required();
   command->add_flag("--ids", options->ids_only, "Print only the ids, on one line");
   command->add_flag("--decode", options->decode, "TEXT holds ids; print what they decode to");
   command->add_flag("--plain", options->plain,
