@@ -8,6 +8,7 @@ class App;
 
 namespace peregrine {
 
+void add_bench(CLI::App& app);
 void add_chat(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);

@@ -35,6 +35,7 @@ int main(int argc, char** argv) {
     peregrine::prepare_standard_streams();
     peregrine::add_generate(app);
     peregrine::add_chat(app);
+    peregrine::add_bench(app);
     peregrine::add_inspect(app);
     peregrine::add_tokenize(app);
     app.parse(argc, argv);

@@ -1,0 +1,97 @@
+// peregrine bench: how fast this machine is with a model, beside what its memory allows.
+#include "bench.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/fail.h"
+#include "commands.h"
+#include "output.h"
+
+namespace peregrine {
+namespace {
+
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  peregrine bench decode --synthetic\n"
+    "  peregrine bench prefill --synthetic --layers 4 --experts 16 --json\n"
+    "  peregrine bench --model models/tiny\n"
+    "  peregrine bench speculation --prompts benchmarks/prompts_speculation.jsonl";
+
+void check(const std::string& kind, const BenchOptions& o) {
+  if (o.repetitions < 1)
+    fail(ErrorKind::kInvalidArgument, "--repetitions {}: expected at least 1", o.repetitions);
+  if (o.prefill_tokens < 1)
+    fail(ErrorKind::kInvalidArgument, "--prefill-tokens {}: expected at least 1", o.prefill_tokens);
+  if (o.context_tokens < 1)
+    fail(ErrorKind::kInvalidArgument, "--context {}: expected at least 1", o.context_tokens);
+  if (kind == "speculation" && o.synthetic)
+    fail(ErrorKind::kInvalidArgument,
+         "speculation with --synthetic: random weights accept no drafts, expected a checkpoint");
+  if (kind == "speculation" && o.prompts.empty())
+    fail(ErrorKind::kInvalidArgument, "speculation: expected --prompts with a file of prompts");
+}
+
+void run(const std::string& kind, const BenchOptions& o) {
+  check(kind, o);
+  nlohmann::ordered_json result = {{"load", machine_load()}};
+  if (!o.json)
+    write_output(
+        fmt::format("load of the machine {:.1f} (figures of a shared machine mean little, "
+                    "their ratios more)\n",
+                    machine_load()));
+  if (kind == "decode" || kind == "all") result["decode"] = bench_decode(o);
+  if (kind == "prefill" || kind == "all") result["prefill"] = bench_prefill(o);
+  if (kind == "speculation") result["speculation"] = bench_speculation(o);
+  if (o.json) write_output(result.dump(2) + "\n");
+}
+
+}  // namespace
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+double machine_load() {
+  double load = 0;
+  return getloadavg(&load, 1) == 1 ? load : 0;
+}
+
+void add_bench(CLI::App& app) {
+  auto o = std::make_shared<BenchOptions>();
+  auto kind = std::make_shared<std::string>("all");
+  CLI::App* command =
+      app.add_subcommand("bench", "Measure speed against the limits of the machine");
+  command->footer(kExamples);
+  command->add_option("kind", *kind, "decode, prefill or speculation (default: decode and prefill)")
+      ->check(CLI::IsMember({"decode", "prefill", "speculation"}));
+  add_device_options(*command, o->model);
+  command->add_flag("--synthetic", o->synthetic, "Random weights of the sizes below, in memory");
+  command->add_option("--layers", o->shape.layers, "Layers (default: 2)");
+  command->add_option("--experts", o->shape.experts, "Routed experts a layer (default: 32)");
+  command->add_option("--dim", o->shape.dim, "Width of the stream (default: 5120)");
+  command->add_option("--heads", o->shape.heads, "Attention heads of 512 (default: 64)");
+  command->add_option("--expert-width", o->shape.expert_width,
+                      "Width of an expert (default: 2304)");
+  command->add_option("--vocab", o->shape.vocab, "Vocabulary (default: 129280)");
+  command->add_option("--repetitions", o->repetitions, "Measurements a figure (default: 15)");
+  command->add_option("--context", o->context_tokens,
+                      "Tokens of every sequence before decode steps (default: 64)");
+  command->add_option("--prefill-tokens", o->prefill_tokens, "Prompt length (default: 512)");
+  command->add_option("--prompts", o->prompts,
+                      "Prompts of bench speculation, one JSON object a line");
+  command->add_option("--max-tokens", o->max_tokens,
+                      "Answer length in bench speculation (default: 96)");
+  add_draft_options(*command, o->draft);
+  command->add_flag("--json", o->json, "Print one JSON object");
+  command->callback([o, kind] { run(*kind, *o); });
+}
+
+}  // namespace peregrine

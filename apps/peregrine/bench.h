@@ -1,0 +1,39 @@
+// The kinds of peregrine bench, one file each, and what they share.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "checkpoint/synthetic.h"
+#include "model_options.h"
+#include "sampling_options.h"
+
+namespace peregrine {
+
+struct BenchOptions {
+  ModelOptions model;
+  bool synthetic = false;
+  SyntheticShape shape;
+  int repetitions = 15;
+  int prefill_tokens = 512;
+  int context_tokens = 64;  // of every sequence before decode steps
+  bool json = false;
+  // speculation
+  std::string prompts;
+  int max_tokens = 96;
+  DraftFlags draft;
+};
+
+// Print, or return for --json.
+nlohmann::ordered_json bench_decode(const BenchOptions& options);
+nlohmann::ordered_json bench_prefill(const BenchOptions& options);
+nlohmann::ordered_json bench_speculation(const BenchOptions& options);
+
+double median(std::vector<double> values);  // not empty
+
+// Load of the machine over the last minute, in running threads; the share of it that is ours is
+// not known.
+double machine_load();
+
+}  // namespace peregrine
