@@ -136,8 +136,7 @@ PEREGRINE_INLINE __m512 exponential(__m512 x) {
   return _mm512_maskz_scalef_ps(in_range, y, n);
 }
 
-// ---- widening
-// ---------------------------------------------------------------------------------------
+// ---- widening -----------------------------------------------------------------------------------
 
 // Values of sixteen e4m3 codes: through fp16, whose exponent is one bit longer and which keeps
 // subnormal codes; its bias differs by 8.
@@ -201,8 +200,7 @@ void widen_tile(const AttendArgs& args, const Scratch& scratch, int begin, int c
   }
 }
 
-// ---- one tile of rows against kH heads
-// --------------------------------------------------------------
+// ---- one tile of rows against kH heads ----------------------------------------------------------
 
 template <int kH, int kT>
 PEREGRINE_INLINE void dots(const AttendArgs& args, const uint16_t* q, const uint16_t* rows,

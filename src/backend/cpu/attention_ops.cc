@@ -1,8 +1,8 @@
-// Sparse attention of one query and index scores, straight from packed rows, for every Highway
-// target (spec: model.md 5.6, 5.9).
+// Sparse attention of one query and index scores, straight from packed rows,
+// for every Highway target (spec: model.md 5.6, 5.9).
 //
-// All heads share one key that is also the value, so a row is widened once, into a tile of 64 rows
-// that all heads of the query then pass over.
+// All heads share one key that is also the value, so a row is widened once,
+// into a tile of 64 rows that all heads of the query then pass over.
 #include "backend/cpu/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/attention_ops.cc"
@@ -28,13 +28,11 @@ constexpr float kMaximumStart = -1e30f;
 constexpr int kHeads = kParts <= 2 ? 4 : 2;
 constexpr int kAcross = kParts == 1 ? 4 : 1;
 
-// ---- widening
-// ---------------------------------------------------------------------------------------
+// ---- widening -----------------------------------------------------------------------------------
 
 void widen_window_row(const uint8_t* packed, int dim, float* out) {
   for (int i = 0; i < dim; i += 16) {
-    const Lanes scale = broadcast(e8m0_value(packed[dim + i / 32]));
-    store(multiply(e4m3_lanes(packed + i), scale), out + i);
+    store(e4m3_scaled(packed + i, e8m0_value(packed[dim + i / 32])), out + i);
   }
 }
 
@@ -46,17 +44,16 @@ void widen_main_row(const uint8_t* packed, int dim, float* out) {
       codes[2 * pair] = packed[i / 2 + pair] & 15;
       codes[2 * pair + 1] = packed[i / 2 + pair] >> 4;
     }
-    const FloatVector scale = hn::Set(FloatTag(), e4m3_value(scales[i / 16]));
+    const E2m1Table table = e2m1_table(e4m3_value(scales[i / 16]));
     PEREGRINE_UNROLL
     for (size_t p = 0; p < kParts; ++p) {
-      const FloatVector value = e2m1_vector(load_bytes(codes + p * kVectorLanes));
-      hn::StoreU(hn::Mul(value, scale), FloatTag(), out + i + p * kVectorLanes);
+      hn::StoreU(e2m1_scaled(load_bytes(codes + p * kVectorLanes), table), FloatTag(),
+                 out + i + p * kVectorLanes);
     }
   }
 }
 
-// ---- attention
-// --------------------------------------------------------------------------------------
+// ---- attention ----------------------------------------------------------------------------------
 
 struct AttendScratch {
   float* tile;          // [kTileRows, dim]
@@ -108,7 +105,8 @@ HWY_INLINE void dots(const AttendArgs& args, const float* q, const float* tile, 
   }
 }
 
-// numerators = numerators * rescale + sum over t of weights[t] * tile[t], for kC times 16 dims.
+// numerators = numerators * rescale + sum over t of weights[t] * tile[t], for
+// kC times 16 dims.
 template <int kH, int kC>
 HWY_INLINE void add_values(const float* weights, const float* rescale, const float* tile, int count,
                            int dim, float* numerators) {
@@ -147,7 +145,8 @@ HWY_INLINE Lanes exponential(const Lanes& x) {
 
 HWY_INLINE float exponential(float x) { return hn::GetLane(exponential(broadcast(x)).part[0]); }
 
-// Scores of one head in a tile become weights; returns the factor for what earlier tiles added.
+// Scores of one head in a tile become weights; returns the factor for what
+// earlier tiles added.
 HWY_INLINE float softmax_tile(const AttendArgs& args, int count, float* scores,
                               float& maximum_so_far, float& denominator) {
   for (int t = count; t < kTileRows; ++t) scores[t] = kMaximumStart;
@@ -223,8 +222,8 @@ void attend(const AttendArgs& args) {
     for (; h < args.heads; ++h) attend_tile_heads<1>(args, scratch, h, count);
   }
   for (int h = 0; h < args.heads; ++h) {
-    // Sinks far above all scores stay finite; without any row the sink term is infinite or so
-    // large that the quotient, of a zero, is zero.
+    // Sinks far above all scores stay finite; without any row the sink term is
+    // infinite or so large that the quotient, of a zero, is zero.
     const float sink = args.total_rows == 0 ? 1.0f : exponential(args.sinks[h] - scratch.maxima[h]);
     const FloatVector denominator = hn::Set(FloatTag(), scratch.denominators[h] + sink);
     for (int i = 0; i < args.dim; i += 16) {
@@ -236,11 +235,11 @@ void attend(const AttendArgs& args) {
   }
 }
 
-// ---- index scores
-// -----------------------------------------------------------------------------------
+// ---- index scores -------------------------------------------------------------------------------
 
-// The keys' values transposed: out[d][key], so that a lane is a key and every product is summed in
-// ascending order of d, as the reference does. Products of fp4 values are exact.
+// The keys' values transposed: out[d][key], so that a lane is a key and every
+// product is summed in ascending order of d, as the reference does. Products of
+// fp4 values are exact.
 void transpose_keys(const ScoreArgs& args, float* out) {
   HWY_ALIGN uint32_t words[kKeyGroup] = {};
   HWY_ALIGN float scales[kKeyGroup] = {};

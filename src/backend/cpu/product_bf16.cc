@@ -108,8 +108,7 @@ PEREGRINE_INLINE __m512i scale_words(__m512i x, __m512i exponents) {
   return _mm512_mask_add_epi16(x, finite, x, exponents);
 }
 
-// ---- one step of a weight row
-// ---------------------------------------------------------------------
+// ---- one step of a weight row -------------------------------------------------------------------
 
 // bf16, as stored. One vector a step.
 struct Bf16Rows {
@@ -190,8 +189,7 @@ struct PanelRows {
   }
 };
 
-// ---- the register tile
-// ------------------------------------------------------------------------------
+// ---- the register tile --------------------------------------------------------------------------
 
 template <int kM, int kN, typename Rows>
 PEREGRINE_INLINE void add_steps(const Rows& rows, int64_t begin, int64_t end,
@@ -228,8 +226,7 @@ PEREGRINE_INLINE void store_sums(const __m512 sums[kM][kN], const ProductArgs& a
   }
 }
 
-// ---- few input rows: widen in registers
-// -------------------------------------------------------------
+// ---- few input rows: widen in registers ---------------------------------------------------------
 
 template <int kM, int kN, typename Rows>
 PEREGRINE_INLINE void multiply_rows(const ProductArgs& args, const Rows& rows, int64_t o,
@@ -277,8 +274,7 @@ void multiply_direct_rows(const ProductArgs& args, const RowsAt& rows_at, int64_
   }
 }
 
-// ---- the formats' loaders
-// ---------------------------------------------------------------------------
+// ---- the formats' loaders -----------------------------------------------------------------------
 
 struct Bf16At {
   const Weight& weight;
@@ -335,8 +331,7 @@ PEREGRINE_INLINE __m512i fp8_exponents(const uint8_t* scales, int64_t step, int6
                             _mm256_set1_epi16(static_cast<int16_t>(second_bits)), 1);
 }
 
-// ---- many input rows: widen into a panel
-// ------------------------------------------------------------
+// ---- many input rows: widen into a panel --------------------------------------------------------
 
 // Layout of the scratch memory of one piece. The panel part also holds expanded FP4 scales or
 // scaled FP8 inputs, of which a direct product needs one at a time.
@@ -474,8 +469,7 @@ void multiply_panel(const ProductArgs& args, const Scratch& scratch, int64_t ste
   }
 }
 
-// ---- entry
-// ----------------------------------------------------------------------------------------
+// ---- entry --------------------------------------------------------------------------------------
 
 void multiply_bf16(const ProductArgs& args, const uint16_t* const* inputs) {
   const Bf16At rows_at{*args.weight};
@@ -539,8 +533,7 @@ void multiply_any(const ProductArgs& args) {
   }
 }
 
-// ---- inputs
-// ---------------------------------------------------------------------------------------
+// ---- inputs -------------------------------------------------------------------------------------
 
 // The value nearest to x in e4m3, ties to even; |x| is at most 448.
 PEREGRINE_INLINE __m512 nearest_e4m3(__m512 x) {

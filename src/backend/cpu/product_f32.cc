@@ -1,8 +1,9 @@
 // Matrix products with weights widened to floats, for every Highway target.
 //
-// Few input rows: weights are widened in registers, four (or two) weight rows at a time. Many: the
-// tile is widened once into a panel that stays in the second-level cache, and the same loop runs
-// over the panel. Both add the same products in the same order (kernels.h).
+// Few input rows: weights are widened in registers, four (or two) weight rows
+// at a time. Many: the tile is widened once into a panel that stays in the
+// second-level cache, and the same loop runs over the panel. Both add the same
+// products in the same order (kernels.h).
 #include "backend/cpu/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/product_f32.cc"
@@ -11,6 +12,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/lanes-inl.h"
@@ -22,17 +24,20 @@ namespace peregrine::cpu::HWY_NAMESPACE {
 namespace {
 
 constexpr int64_t kBlock = 32;
-// Rows of a panel: with 15360 inputs, the longest of the released model, one megabyte.
+// Rows of a panel: with 15360 inputs, the longest of the released model, one
+// megabyte.
 constexpr int64_t kPanelRows = 16;
 // Above this many input rows the panel pays for its stores.
-constexpr int kDirectRows = 3;
-// Weight rows and input rows of the register tile.
-constexpr int kRegisterRows = kParts <= 2 ? 4 : 2;
+constexpr int kDirectRows = 4;
+// Weight rows and input rows of the register tile: as many as the registers
+// hold.
+constexpr int kRegisterRows = kParts == 1 ? 4 : 2;
 constexpr int kRegisterInputs = kParts == 1 ? 4 : (kParts == 2 ? 2 : 1);
 
 HWY_INLINE int64_t padded(int64_t n) { return (n + kBlock - 1) / kBlock * kBlock; }
 
-// ---- one block of 32 weights as two times sixteen lanes, in the order of prepared inputs --------
+// ---- one block of 32 weights as two times sixteen lanes, in the order of
+// prepared inputs --------
 
 HWY_INLINE void load_tail(const void* row, int64_t element_bytes, int64_t block, int64_t n,
                           void* buffer) {
@@ -41,66 +46,66 @@ HWY_INLINE void load_tail(const void* row, int64_t element_bytes, int64_t block,
 }
 
 struct F32Weight {
-  static HWY_INLINE void load_block(const Weight& w, int64_t o, int64_t block, Lanes out[2]) {
+  static HWY_INLINE Lanes load_half(const Weight& w, int64_t o, int64_t block, int half) {
     const float* row = static_cast<const float*>(w.data) + o * w.in;
-    HWY_ALIGN float tail[kBlock] = {};
-    const float* values = row + block * kBlock;
-    if ((block + 1) * kBlock > w.in) {
-      load_tail(row, sizeof(float), block, w.in, tail);
-      values = tail;
+    if ((block + 1) * kBlock <= w.in) [[likely]] {
+      return load(row + block * kBlock + half * 16);
     }
-    out[0] = load(values);
-    out[1] = load(values + 16);
+    HWY_ALIGN float tail[kBlock] = {};
+    load_tail(row, sizeof(float), block, w.in, tail);
+    return load(tail + half * 16);
   }
 };
 
 struct Bf16Weight {
-  static HWY_INLINE void load_block(const Weight& w, int64_t o, int64_t block, Lanes out[2]) {
-    const uint16_t* row = static_cast<const uint16_t*>(w.data) + o * w.in;
-    HWY_ALIGN uint16_t tail[kBlock] = {};
-    const uint16_t* bits = row + block * kBlock;
-    if ((block + 1) * kBlock > w.in) {
-      load_tail(row, sizeof(uint16_t), block, w.in, tail);
-      bits = tail;
-    }
+  static HWY_INLINE Lanes widen(const uint16_t* bits) {
     const hn::Rebind<uint16_t, BitsTag> half_tag;
+    Lanes lanes;
     PEREGRINE_UNROLL
-    for (size_t i = 0; i < 2 * kParts; ++i) {
+    for (size_t p = 0; p < kParts; ++p) {
       const BitsVector wide =
-          hn::PromoteTo(BitsTag(), hn::LoadU(half_tag, bits + i * kVectorLanes));
-      out[i / kParts].part[i % kParts] = hn::BitCast(FloatTag(), hn::ShiftLeft<16>(wide));
+          hn::PromoteTo(BitsTag(), hn::LoadU(half_tag, bits + p * kVectorLanes));
+      lanes.part[p] = hn::BitCast(FloatTag(), hn::ShiftLeft<16>(wide));
     }
+    return lanes;
+  }
+  static HWY_INLINE Lanes load_half(const Weight& w, int64_t o, int64_t block, int half) {
+    const uint16_t* row = static_cast<const uint16_t*>(w.data) + o * w.in;
+    if ((block + 1) * kBlock <= w.in) [[likely]] {
+      return widen(row + block * kBlock + half * 16);
+    }
+    HWY_ALIGN uint16_t tail[kBlock] = {};
+    load_tail(row, sizeof(uint16_t), block, w.in, tail);
+    return widen(tail + half * 16);
   }
 };
 
 struct F8Weight {
-  static HWY_INLINE void load_block(const Weight& w, int64_t o, int64_t block, Lanes out[2]) {
+  static HWY_INLINE Lanes load_half(const Weight& w, int64_t o, int64_t block, int half) {
     const uint8_t* codes = static_cast<const uint8_t*>(w.data) + o * w.in + block * kBlock;
-    const float scale = e8m0_value(w.scale[o / kTileOut * (w.in / kBlock) + block]);
-    const Lanes scales = broadcast(scale);
-    out[0] = multiply(e4m3_lanes(codes), scales);
-    out[1] = multiply(e4m3_lanes(codes + 16), scales);
+    return e4m3_scaled(codes + half * 16,
+                       e8m0_value(w.scale[o / kTileOut * (w.in / kBlock) + block]));
   }
 };
 
 // Even elements of the block first, then odd ones.
 struct F4Weight {
-  static HWY_INLINE void load_block(const Weight& w, int64_t o, int64_t block, Lanes out[2]) {
+  static HWY_INLINE Lanes load_half(const Weight& w, int64_t o, int64_t block, int half) {
     const uint8_t* codes = static_cast<const uint8_t*>(w.data) + (o * w.in + block * kBlock) / 2;
-    const FloatVector scale = hn::Set(FloatTag(), e8m0_value(w.scale[o * (w.in / kBlock) + block]));
+    const E2m1Table table = e2m1_table(e8m0_value(w.scale[o * (w.in / kBlock) + block]));
+    Lanes lanes;
     PEREGRINE_UNROLL
     for (size_t p = 0; p < kParts; ++p) {
       const BitsVector bytes = load_bytes(codes + p * kVectorLanes);
-      out[0].part[p] = hn::Mul(e2m1_vector(bytes), scale);
-      out[1].part[p] = hn::Mul(e2m1_vector(hn::ShiftRight<4>(bytes)), scale);
+      lanes.part[p] = e2m1_scaled(half == 0 ? bytes : hn::ShiftRight<4>(bytes), table);
     }
+    return lanes;
   }
 };
 
-// ---- the register tile
-// ----------------------------------------------------------------------------
+// ---- the register tile --------------------------------------------------------------------------
 
-// sums[m][n] = weight row m . input n, where `block_of(m, block, out)` loads weights.
+// results[m][n] = weight row m . input n.
 template <int kM, int kN, typename Source>
 HWY_INLINE void multiply_tile(const Source& source, int64_t blocks, const float* const* inputs,
                               float results[kM][kN]) {
@@ -111,16 +116,16 @@ HWY_INLINE void multiply_tile(const Source& source, int64_t blocks, const float*
     for (int n = 0; n < kN; ++n) sums[m][n] = broadcast(0.0f);
   }
   for (int64_t block = 0; block < blocks; ++block) {
-    Lanes weights[kM][2];
-    PEREGRINE_UNROLL
-    for (int m = 0; m < kM; ++m) source.load_block(m, block, weights[m]);
     PEREGRINE_UNROLL
     for (int half = 0; half < 2; ++half) {
+      Lanes weights[kM];
+      PEREGRINE_UNROLL
+      for (int m = 0; m < kM; ++m) weights[m] = source.load_half(m, block, half);
       PEREGRINE_UNROLL
       for (int n = 0; n < kN; ++n) {
         const Lanes input = load(inputs[n] + block * kBlock + half * 16);
         PEREGRINE_UNROLL
-        for (int m = 0; m < kM; ++m) multiply_add(weights[m][half], input, sums[m][n]);
+        for (int m = 0; m < kM; ++m) multiply_add(weights[m], input, sums[m][n]);
       }
     }
   }
@@ -135,18 +140,16 @@ template <typename Format>
 struct StoredRows {
   const Weight& weight;
   int64_t first;
-  HWY_INLINE void load_block(int m, int64_t block, Lanes out[2]) const {
-    Format::load_block(weight, first + m, block, out);
+  HWY_INLINE Lanes load_half(int m, int64_t block, int half) const {
+    return Format::load_half(weight, first + m, block, half);
   }
 };
 
 struct PanelRows {
   const float* first;
   int64_t stride;
-  HWY_INLINE void load_block(int m, int64_t block, Lanes out[2]) const {
-    const float* values = first + m * stride + block * kBlock;
-    out[0] = load(values);
-    out[1] = load(values + 16);
+  HWY_INLINE Lanes load_half(int m, int64_t block, int half) const {
+    return load(first + m * stride + block * kBlock + half * 16);
   }
 };
 
@@ -173,7 +176,11 @@ HWY_INLINE void multiply_inputs(const ProductArgs& args, const Source& source, i
   for (; row + kRegisterInputs <= args.rows; row += kRegisterInputs) {
     multiply_and_store<kM, kRegisterInputs>(args, source, o, row);
   }
-  for (; row < args.rows; ++row) multiply_and_store<kM, 1>(args, source, o, row);
+  if constexpr (kRegisterInputs == 4) {
+    if (args.rows - row == 3) return multiply_and_store<kM, 3>(args, source, o, row);
+    if (args.rows - row == 2) return multiply_and_store<kM, 2>(args, source, o, row);
+  }
+  if (row < args.rows) multiply_and_store<kM, 1>(args, source, o, row);
 }
 
 template <typename Format>
@@ -185,34 +192,54 @@ void multiply_direct(const ProductArgs& args) {
   for (; o < args.end; ++o) multiply_inputs<1>(args, StoredRows<Format>{*args.weight, o}, o);
 }
 
+// Weight rows begin .. begin + count - 1, small enough to stay in the cache, against all inputs.
+// Inputs outside: a group of them stays near while the weight rows pass.
+template <typename RowsAt>
+void multiply_group(const ProductArgs& args, int64_t begin, int64_t count, const RowsAt& rows_at) {
+  for (int row = 0; row < args.rows; row += kRegisterInputs) {
+    ProductArgs part = args;
+    part.inputs = args.inputs + row;
+    part.outputs = args.outputs + row;
+    part.rows = std::min(kRegisterInputs, args.rows - row);
+    int64_t m = 0;
+    for (; m + kRegisterRows <= count; m += kRegisterRows) {
+      multiply_inputs<kRegisterRows>(part, rows_at(m), begin + m);
+    }
+    for (; m < count; ++m) multiply_inputs<1>(part, rows_at(m), begin + m);
+  }
+}
+
+template <typename Format>
+struct StoredRowsAt {
+  const Weight& weight;
+  int64_t first;
+  HWY_INLINE StoredRows<Format> operator()(int64_t m) const { return {weight, first + m}; }
+};
+
+struct PanelRowsAt {
+  const float* panel;
+  int64_t stride;
+  HWY_INLINE PanelRows operator()(int64_t m) const { return {panel + m * stride, stride}; }
+};
+
 template <typename Format>
 void multiply_panel(const ProductArgs& args) {
   const int64_t stride = padded(args.weight->in);
   float* panel = reinterpret_cast<float*>(args.scratch);
   for (int64_t begin = args.begin; begin < args.end; begin += kPanelRows) {
     const int64_t count = std::min(kPanelRows, args.end - begin);
+    if constexpr (std::is_same_v<Format, F32Weight>) {  // nothing to widen
+      multiply_group(args, begin, count, StoredRowsAt<Format>{*args.weight, begin});
+      continue;
+    }
     for (int64_t m = 0; m < count; ++m) {
       for (int64_t block = 0; block < stride / kBlock; ++block) {
-        Lanes weights[2];
-        Format::load_block(*args.weight, begin + m, block, weights);
-        store(weights[0], panel + m * stride + block * kBlock);
-        store(weights[1], panel + m * stride + block * kBlock + 16);
+        float* out = panel + m * stride + block * kBlock;
+        store(Format::load_half(*args.weight, begin + m, block, 0), out);
+        store(Format::load_half(*args.weight, begin + m, block, 1), out + 16);
       }
     }
-    // Inputs outside: a group of them stays near while the panel passes.
-    for (int row = 0; row < args.rows; row += kRegisterInputs) {
-      ProductArgs part = args;
-      part.inputs = args.inputs + row;
-      part.outputs = args.outputs + row;
-      part.rows = std::min(kRegisterInputs, args.rows - row);
-      int64_t m = 0;
-      for (; m + kRegisterRows <= count; m += kRegisterRows) {
-        multiply_inputs<kRegisterRows>(part, PanelRows{panel + m * stride, stride}, begin + m);
-      }
-      for (; m < count; ++m) {
-        multiply_inputs<1>(part, PanelRows{panel + m * stride, stride}, begin + m);
-      }
-    }
+    multiply_group(args, begin, count, PanelRowsAt{panel, stride});
   }
 }
 
@@ -238,8 +265,7 @@ void multiply_any(const ProductArgs& args) {
   }
 }
 
-// ---- inputs
-// -----------------------------------------------------------------------------------------
+// ---- inputs -------------------------------------------------------------------------------------
 
 // The value nearest to x in e4m3, ties to even; |x| is at most 448.
 HWY_INLINE FloatVector nearest_e4m3(FloatVector x) {
@@ -271,7 +297,8 @@ HWY_INLINE void quantise_block(Lanes block[2]) {
   const uint8_t byte = e8m0_ceil_scale(amax, kInverse448);
   const FloatTag tag;
   const FloatVector scale = hn::Set(tag, e8m0_value(byte));
-  // The reciprocal of a power of two is exact; byte lies between 105 and 246 for finite inputs.
+  // The reciprocal of a power of two is exact; byte lies between 105 and 246
+  // for finite inputs.
   const FloatVector inverse = hn::Set(tag, e8m0_value(static_cast<uint8_t>(254 - byte)));
   const FloatVector limit = hn::Set(tag, 448.0f);
   PEREGRINE_UNROLL
