@@ -16,7 +16,7 @@
 #include "backend/cpu/lanes-inl.h"
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
-#include "hwy/contrib/math/math-inl.h"
+#include <hwy/contrib/math/math-inl.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace peregrine::cpu::HWY_NAMESPACE {

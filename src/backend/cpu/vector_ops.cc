@@ -11,7 +11,7 @@
 
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/lanes-inl.h"
-#include "hwy/contrib/math/math-inl.h"
+#include <hwy/contrib/math/math-inl.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace peregrine::cpu::HWY_NAMESPACE {
