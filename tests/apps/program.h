@@ -37,9 +37,8 @@ struct ProgramRun {
   std::vector<std::string> arguments;
   std::string input = {};
   Stdout output = Stdout::kPipe;
-  // Called once with the process when `signal_after` has appeared on its standard output.
+  // SIGINT is sent once when this has appeared on standard output.
   std::string signal_after = {};
-  int64_t address_space_bytes = 0;  // 0: no limit
 };
 
 inline ProgramResult run_program(const ProgramRun& what) {
@@ -61,11 +60,6 @@ inline ProgramResult run_program(const ProgramRun& what) {
       close(1);
     } else {
       dup2(out[1], 1);
-    }
-    if (what.address_space_bytes > 0) {
-      const rlimit limit{static_cast<rlim_t>(what.address_space_bytes),
-                         static_cast<rlim_t>(what.address_space_bytes)};
-      setrlimit(RLIMIT_AS, &limit);
     }
     signal(SIGPIPE, SIG_DFL);
     execv(PEREGRINE_PROGRAM, argv.data());
