@@ -141,7 +141,7 @@ void EngineLoop::run() {
     }
     if (planned) continue;
     // Nothing runs: what finished steps held is free, and the books must balance.
-    scheduler_.release_until(completed_);
+    if (scheduler_.release_until(completed_)) continue;
     publish_stats();
     if (const std::string broken = scheduler_.check_integrity(); !broken.empty())
       spdlog::error("integrity: {}", broken);
@@ -265,7 +265,9 @@ void EngineLoop::commit(Sequence& s, const RowGroup& group, const GroupOutput& o
   // Cut at the first stop: tokens behind it in the block were never asked for.
   const auto first = static_cast<size_t>(out.first_token);
   auto tokens = std::span(all.tokens).subspan(first, static_cast<size_t>(out.tokens));
-  const auto left = static_cast<size_t>(s.request.max_tokens - s.output_length());
+  const auto left = static_cast<size_t>(
+      std::min<int64_t>(s.request.max_tokens - s.output_length(),
+                        options_.context_tokens - static_cast<int64_t>(s.tokens.size())));
   bool stopped = false;
   if (tokens.size() > left) tokens = tokens.first(left);
   for (size_t i = 0; i < tokens.size() && !stopped; ++i) {

@@ -26,6 +26,7 @@ class Timer {
 
 Generator::Generator(Session& session, const GenerateOptions& options)
     : session_(session),
+      prompt_length_(session.length()),
       options_(options),
       processor_(session.impl().vocab()),
       sampler_(options.sampling, options.sampling.seed ? *options.sampling.seed : random_seed(),
@@ -61,7 +62,8 @@ void Generator::emit(int32_t token, std::span<const float> logits) {
   if (std::find(options_.stop_ids.begin(), options_.stop_ids.end(), token) !=
       options_.stop_ids.end())
     finish_ = GenerateEnd::kStop;
-  else if (stats_.tokens >= options_.max_tokens)
+  else if (stats_.tokens >= options_.max_tokens ||
+           prompt_length_ + stats_.tokens >= session_.impl().options.context_tokens)
     finish_ = GenerateEnd::kLength;
 }
 
@@ -77,10 +79,6 @@ std::span<const int32_t> Generator::next() {
     sampler_.add_output(token);
     anchor_ = token;
     return emitted_;
-  }
-  if (session_.length() >= session_.impl().options.context_tokens) {
-    finish_ = GenerateEnd::kLength;
-    return {};
   }
   const int planned = planned_drafts();
   drafts_.clear();

@@ -68,6 +68,7 @@ class Generator {
   void emit(int32_t token, std::span<const float> logits);
 
   Session& session_;
+  int64_t prompt_length_;
   GenerateOptions options_;
   LogitProcessor processor_;
   SequenceSampler sampler_;

@@ -54,6 +54,7 @@ void Scheduler::for_each(const std::function<void(Sequence&)>& visit) {
 
 bool Scheduler::plan(int64_t number, const ChunkTimes& times, StepPlan& plan) {
   plan.clear();
+  short_of_pages_ = false;
   plan.draft_row_budget = options_.draft_row_budget;
   int rows_left = options_.max_step_tokens;
   // Indices, because preemption shortens the list behind the one being planned.
@@ -76,8 +77,10 @@ bool Scheduler::plan(int64_t number, const ChunkTimes& times, StepPlan& plan) {
     if (used == 0) break;
     chunk -= used;
   }
+  // Without a step the updates wait for the next one.
+  if (plan.groups.empty()) return false;
   plan.page_updates = state_.take_updates();
-  return !plan.groups.empty();
+  return true;
 }
 
 // Rows of prompts that may join a step: all that fit when nobody decodes; otherwise as many as keep
@@ -129,7 +132,7 @@ int Scheduler::plan_prefill(Sequence& s, StepPlan& plan, int rows_left, int64_t 
   group.window_floor = s.window_floor;
   group.write_floor = s.write_floor;
   group.decoder_start = std::clamp(s.decoder_start, begin, end);
-  group.decoder_floor = s.stay_decoder_floor;
+  group.decoder_floor = s.decoder_floor;
   if (first) {
     const Request& r = s.request;
     auto setup = std::make_shared<SequenceSetup>();
@@ -161,8 +164,14 @@ bool Scheduler::make_room(int64_t tokens, int64_t writable_from, Sequence& wanti
   const int64_t missing = state_.missing_pages(wanting.slot, tokens, writable_from);
   if (cache_.evict(missing) >= missing && state_.reserve(wanting.slot, tokens, writable_from))
     return true;
-  if (!releases_.empty()) return false;
-  preempt_for(wanting);
+  short_of_pages_ = true;
+  if (releases_.empty()) preempt_for(wanting);
+  return false;
+}
+
+bool Scheduler::holds_pages(const Sequence& s) const {
+  for (int source = 0; source < state_.sources(); ++source)
+    if (!state_.pages(s.slot, source).empty()) return true;
   return false;
 }
 
@@ -171,6 +180,7 @@ bool Scheduler::preempt_for(Sequence& wanting) {
   for (auto it = running_.rbegin(); it != running_.rend(); ++it) {
     Sequence& victim = **it;
     if (!wanting.before(victim)) return false;
+    if (!holds_pages(victim)) continue;
     ++preemptions_;
     ++victim.usage.preemptions;
     give_up_slot(victim, 0);
@@ -190,7 +200,8 @@ void Scheduler::give_up_slot(Sequence& s, int64_t keep) {
        .tokens = keep > 0 ? std::vector<int32_t>(s.tokens.begin(), s.tokens.begin() + keep)
                           : std::vector<int32_t>(),
        .keep = keep,
-       .exact = s.exact});
+       .exact = s.exact,
+       .rings = keep - options_.window + 1 >= s.decoder_floor});
   by_slot_[static_cast<size_t>(s.slot)] = nullptr;
   s.slot = -1;
   ++s.generation;  // results still in flight are not this stay's any more
@@ -222,7 +233,7 @@ std::unique_ptr<Sequence> Scheduler::remove(Sequence& s, bool keep) {
 void Scheduler::cache_prompt(const Sequence& s) {
   // One position short of the end, so that the same prompt can use it and still compute its logits.
   const int64_t length = s.prefill_to - 1;
-  if (length < options_.window || s.slot < 0) return;
+  if (length < options_.window || s.slot < 0 || !cache_.enabled()) return;
   std::vector<std::byte> recent(state_.recent_bytes());
   state_.save_recent(s.slot, length, recent.data());
   cache_.insert({.tokens = s.tokens,
@@ -232,21 +243,23 @@ void Scheduler::cache_prompt(const Sequence& s) {
                  .recent = std::move(recent)});
 }
 
-void Scheduler::release_until(int64_t completed) {
-  std::erase_if(releases_, [&](DeferredRelease& r) {
-    if (r.step > completed) return false;
-    if (r.keep >= options_.window) {
-      std::vector<std::byte> recent(state_.recent_bytes());
-      state_.save_recent(r.slot, r.keep, recent.data());
-      cache_.insert({.tokens = r.tokens,
-                     .length = r.keep,
-                     .slot = r.slot,
-                     .exact = r.exact,
-                     .recent = std::move(recent)});
-    }
-    state_.release(r.slot);
-    return true;
-  });
+bool Scheduler::release_until(int64_t completed) {
+  return std::erase_if(releases_, [&](DeferredRelease& r) {
+           if (r.step > completed) return false;
+           if (r.keep >= options_.window && cache_.enabled()) {
+             // A prefill that was cut short in replay mode has global rows to offer, but no decoder
+             // rings.
+             std::vector<std::byte> recent(r.rings ? state_.recent_bytes() : 0);
+             if (r.rings) state_.save_recent(r.slot, r.keep, recent.data());
+             cache_.insert({.tokens = r.tokens,
+                            .length = r.keep,
+                            .slot = r.slot,
+                            .exact = r.exact,
+                            .recent = std::move(recent)});
+           }
+           state_.release(r.slot);
+           return true;
+         }) > 0;
 }
 
 // -- admission
@@ -265,7 +278,7 @@ bool Scheduler::shares_running_prefill(const Sequence& s) const {
 }
 
 bool Scheduler::admit_next() {
-  if (waiting_.empty() || running() >= options_.max_running) return false;
+  if (waiting_.empty() || running() >= options_.max_running || short_of_pages_) return false;
   const Sequence& next = *waiting_.front();
   if (shares_running_prefill(next)) return false;
   // Reading a prompt only to be preempted helps nobody: its pages must be there or evictable.
@@ -309,13 +322,12 @@ void Scheduler::begin_stay(Sequence& s) {
     s.exact = false;
   }
   s.write_floor = hit;
-  if (s.decoder_start < 0) {
-    const bool cut =
-        options_.prefill == PrefillMode::kReplay && s.prompt_length() - s.prefill_from > window;
-    s.decoder_start = cut ? s.prompt_length() - window : s.prefill_from;
-    s.decoder_floor = cut || replayed ? s.decoder_start : 0;
-  }
-  s.stay_decoder_floor = replayed ? std::max(s.decoder_floor, s.prefill_from) : s.decoder_floor;
+  // Cut by the prompt's length, not by what was generated since: a preempted sequence then computes
+  // the same bits again.
+  const bool cut =
+      options_.prefill == PrefillMode::kReplay && s.prompt_length() - s.prefill_from > window;
+  s.decoder_start = cut ? s.prompt_length() - window : s.prefill_from;
+  s.decoder_floor = cut || replayed ? s.decoder_start : 0;
   s.planned = s.prefill_from;
   s.computed = hit;
   s.usage.cached_tokens = std::max(s.usage.cached_tokens, std::min(hit, s.prompt_length()));

@@ -61,8 +61,8 @@ class Scheduler {
   std::unique_ptr<Sequence> remove(Sequence& sequence, bool keep);
   // The end of a prompt is a point worth keeping for requests that share it.
   void cache_prompt(const Sequence& sequence);
-  // Frees what steps up to `completed` held.
-  void release_until(int64_t completed);
+  // Frees what steps up to `completed` held; true when there was something.
+  bool release_until(int64_t completed);
 
   int64_t preemptions() const { return preemptions_; }
   // One sentence, or empty: slots and pages all accounted for.
@@ -76,10 +76,12 @@ class Scheduler {
     std::vector<int32_t> tokens;  // to cache: positions 0 .. keep - 1
     int64_t keep;
     bool exact;
+    bool rings;  // the rings hold everything a row at `keep` would read
   };
 
   bool make_room(int64_t tokens, int64_t writable_from, Sequence& wanting);
   bool preempt_for(Sequence& wanting);
+  bool holds_pages(const Sequence& sequence) const;
   void give_up_slot(Sequence& sequence, int64_t keep);
   bool plan_decode(Sequence& sequence, StepPlan& plan, int rows_left, int64_t number);
   int plan_prefill(Sequence& sequence, StepPlan& plan, int rows_left, int64_t number);
@@ -97,6 +99,7 @@ class Scheduler {
   std::vector<Sequence*> by_slot_;
   std::vector<DeferredRelease> releases_;
   int64_t preemptions_ = 0;
+  bool short_of_pages_ = false;  // in this plan: somebody running must come before new arrivals
 };
 
 }  // namespace peregrine

@@ -35,14 +35,11 @@ struct Sequence {
   int64_t prefill_from = 0;  // first position that runs, replayed ones included
   int64_t prefill_to = 0;
   int64_t planned = 0;
-  int64_t window_floor = 0;  // encoder replay
-  int64_t write_floor = 0;   // prefix hit
-  // First position whose decoder rows run; fixed at the first stay, so that a preempted sequence
-  // computes the same bits again. -1: not decided.
-  int64_t decoder_start = -1;
-  int64_t decoder_floor = 0;
-  int64_t stay_decoder_floor = 0;  // decoder_floor, or higher where this stay's rings begin later
-  bool exact = true;               // no encoder replay behind any of its rows
+  int64_t window_floor = 0;   // encoder replay
+  int64_t write_floor = 0;    // prefix hit
+  int64_t decoder_start = 0;  // first position whose decoder rows run
+  int64_t decoder_floor = 0;  // below it this stay's decoder rings hold nothing
+  bool exact = true;          // no encoder replay behind any of its rows
 
   // Work submitted whose results are not known: steps, and the most positions they can add.
   int inflight_steps = 0;
