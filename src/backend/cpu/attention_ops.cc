@@ -9,6 +9,8 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include <hwy/contrib/math/math-inl.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -16,7 +18,6 @@
 #include "backend/cpu/lanes-inl.h"
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
-#include <hwy/contrib/math/math-inl.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace peregrine::cpu::HWY_NAMESPACE {

@@ -108,6 +108,13 @@ PEREGRINE_INLINE __m512i scale_words(__m512i x, __m512i exponents) {
   return _mm512_mask_add_epi16(x, finite, x, exponents);
 }
 
+// Weight rows follow one another in memory and are read a register tile at a time; the next tile's
+// lines are asked for while this one is multiplied, because a row alone is too short a stream for
+// the hardware to run ahead.
+PEREGRINE_INLINE void prefetch(const void* at) {
+  _mm_prefetch(static_cast<const char*>(at), _MM_HINT_T1);
+}
+
 // ---- one step of a weight row -------------------------------------------------------------------
 
 // bf16, as stored. One vector a step.
@@ -118,6 +125,7 @@ struct Bf16Rows {
 
   PEREGRINE_INLINE void load(int m, int64_t step, __m512i out[1]) const {
     const uint16_t* at = first + m * in + step * kBlock;
+    prefetch(at + kRegisterRows * in);
     const int64_t left = in - step * kBlock;
     if (left >= kBlock) [[likely]] {
       out[0] = _mm512_loadu_si512(at);
@@ -140,8 +148,9 @@ struct Fp4Rows {
   __m512i shifts;
 
   PEREGRINE_INLINE void load(int m, int64_t step, __m512i out[1]) const {
-    const __m128i bytes = _mm_loadu_si128(
-        reinterpret_cast<const __m128i*>(first + m * row_bytes + step * (kBlock / 2)));
+    const uint8_t* at = first + m * row_bytes + step * (kBlock / 2);
+    if (step % 4 == 0) prefetch(at + kRegisterRows * row_bytes);
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
     const __m512i words = _mm512_cvtepu8_epi16(_mm256_broadcastsi128_si256(bytes));
     const __m512i index = _mm512_srlv_epi16(words, shifts);
     const __mmask32 not_zero = 0xFEFEFEFEu;  // codes 0 and 8 stay zero
@@ -163,6 +172,7 @@ struct Fp8Rows {
 
   PEREGRINE_INLINE void load(int m, int64_t step, __m512i out[2]) const {
     const uint8_t* at = first + m * in + step * 64;
+    prefetch(at + kRegisterRows * in);
     __m512i codes;
     if (in - step * 64 >= 64) [[likely]] {
       codes = _mm512_loadu_si512(at);

@@ -7,11 +7,12 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include <hwy/contrib/math/math-inl.h>
+
 #include <algorithm>
 
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/lanes-inl.h"
-#include <hwy/contrib/math/math-inl.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace peregrine::cpu::HWY_NAMESPACE {
