@@ -2,8 +2,9 @@
 # builds leave it out: they check host code, and the device's own checker runs on the GPU.
 set(PEREGRINE_CUDA_ARCHITECTURES "90a" CACHE STRING
     "Targets of the CUDA kernels; 90a is verified, 100a and 103a compile")
+option(PEREGRINE_WITH_CUDA "Build the CUDA backend where a CUDA compiler is found" ON)
 set(PEREGRINE_CUDA OFF)
-if(NOT PEREGRINE_SANITIZE AND NOT PEREGRINE_FUZZERS)
+if(PEREGRINE_WITH_CUDA AND NOT PEREGRINE_SANITIZE AND NOT PEREGRINE_FUZZERS)
   if(NOT CMAKE_CUDA_COMPILER)
     find_program(PEREGRINE_NVCC nvcc HINTS ENV CUDA_HOME /usr/local/cuda PATH_SUFFIXES bin)
     if(PEREGRINE_NVCC)
@@ -25,7 +26,9 @@ if(NOT PEREGRINE_SANITIZE AND NOT PEREGRINE_FUZZERS)
     find_package(CUDAToolkit REQUIRED)
     set(PEREGRINE_CUDA ON)
     target_link_libraries(peregrine_dependencies INTERFACE CUDA::cudart_static)
-    target_compile_definitions(peregrine_dependencies INTERFACE PEREGRINE_CUDA)
+    # The one place that asks whether the backend is there.
+    set_source_files_properties(${CMAKE_SOURCE_DIR}/src/backend/make_backend.cc
+      PROPERTIES COMPILE_DEFINITIONS PEREGRINE_CUDA)
     # No contraction into fused operations, as on the host: kernels ask for them explicitly.
     target_compile_options(peregrine_settings INTERFACE
       $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false -Xcompiler=-Wall,-Wextra

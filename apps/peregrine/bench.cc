@@ -21,7 +21,9 @@ constexpr const char* kExamples =
     "  peregrine bench decode --synthetic\n"
     "  peregrine bench prefill --synthetic --layers 4 --experts 16 --json\n"
     "  peregrine bench --model models/tiny\n"
-    "  peregrine bench speculation --prompts benchmarks/prompts_speculation.jsonl";
+    "  peregrine bench speculation --prompts benchmarks/prompts_speculation.jsonl\n"
+    "  peregrine bench scheduler\n"
+    "  peregrine bench throughput --max-concurrency 256 --trace trace.json";
 
 void check(const std::string& kind, const BenchOptions& o) {
   if (o.repetitions < 1)
@@ -47,6 +49,8 @@ void run(const std::string& kind, const BenchOptions& o) {
                     machine_load()));
   if (kind == "decode" || kind == "all") result["decode"] = bench_decode(o);
   if (kind == "prefill" || kind == "all") result["prefill"] = bench_prefill(o);
+  if (kind == "scheduler") result["scheduler"] = bench_scheduler(o);
+  if (kind == "throughput") result["throughput"] = bench_throughput(o);
   if (kind == "speculation") result["speculation"] = bench_speculation(o);
   if (o.json) write_output(result.dump(2) + "\n");
 }
@@ -70,8 +74,11 @@ void add_bench(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("bench", "Measure speed against the limits of the machine");
   command->footer(kExamples);
-  command->add_option("kind", *kind, "decode, prefill or speculation (default: decode and prefill)")
-      ->check(CLI::IsMember({"decode", "prefill", "speculation"}));
+  command
+      ->add_option(
+          "kind", *kind,
+          "decode, prefill, speculation, scheduler or throughput (default: decode and prefill)")
+      ->check(CLI::IsMember({"decode", "prefill", "speculation", "scheduler", "throughput"}));
   add_device_options(*command, o->model);
   command->add_flag("--synthetic", o->synthetic, "Random weights of the sizes below, in memory");
   command->add_option("--layers", o->shape.layers, "Layers (default: 2)");
@@ -90,6 +97,11 @@ void add_bench(CLI::App& app) {
   command->add_option("--max-tokens", o->max_tokens,
                       "Answer length in bench speculation (default: 96)");
   add_draft_options(*command, o->draft);
+  command->add_option("--max-concurrency", o->max_concurrency,
+                      "Most sequences at once in bench throughput (default: 64)");
+  command->add_flag("--plain-loop", o->plain_loop,
+                    "bench throughput: plan each step only when the one before is done");
+  command->add_option("--trace", o->trace_file, "bench throughput: write a Chrome trace");
   command->add_flag("--json", o->json, "Print one JSON object");
   command->callback([o, kind] { run(*kind, *o); });
 }

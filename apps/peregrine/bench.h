@@ -23,12 +23,18 @@ struct BenchOptions {
   std::string prompts;
   int max_tokens = 96;
   DraftFlags draft;
+  // throughput
+  int max_concurrency = 64;
+  bool plain_loop = false;
+  std::string trace_file;
 };
 
 // Print, or return for --json.
 nlohmann::ordered_json bench_decode(const BenchOptions& options);
 nlohmann::ordered_json bench_prefill(const BenchOptions& options);
 nlohmann::ordered_json bench_speculation(const BenchOptions& options);
+nlohmann::ordered_json bench_scheduler(const BenchOptions& options);
+nlohmann::ordered_json bench_throughput(const BenchOptions& options);
 
 double median(std::vector<double> values);  // not empty
 

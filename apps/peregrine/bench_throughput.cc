@@ -1,0 +1,146 @@
+// bench throughput: many requests of mixed lengths through the engine, at several concurrencies.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <condition_variable>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "bench.h"
+#include "engine/device.h"
+#include "engine/model_impl.h"
+#include "output.h"
+#include "peregrine/engine.h"
+
+namespace peregrine {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Lengths {
+  int prompt, output;
+};
+
+// Lengths as chats have them: log-normal, prompts of 20 to 600 tokens and answers of 16 to 300.
+std::vector<Lengths> chat_lengths(int count, uint64_t seed, int most) {
+  std::mt19937_64 random(seed);
+  std::lognormal_distribution<double> prompt(std::log(120.0), 0.9), output(std::log(70.0), 0.7);
+  std::vector<Lengths> lengths;
+  for (int i = 0; i < count; ++i)
+    lengths.push_back({std::clamp(static_cast<int>(prompt(random)), 20, std::min(600, most / 2)),
+                       std::clamp(static_cast<int>(output(random)), 16, std::min(300, most / 2))});
+  return lengths;
+}
+
+// Text-like ids: ordinary tokens of the vocabulary, drawn by the seed.
+std::vector<int32_t> random_prompt(const Model& model, int length, std::mt19937_64& random) {
+  const Tokenizer& tokenizer = model.impl().tokenizer;
+  std::vector<int32_t> ids;
+  while (static_cast<int>(ids.size()) < length) {
+    const auto id = static_cast<int32_t>(random() % static_cast<uint64_t>(model.vocab_size()));
+    if (tokenizer.has(id) && !tokenizer.is_added(id)) ids.push_back(id);
+  }
+  return ids;
+}
+
+double percentile(std::vector<double>& values, double share) {
+  if (values.empty()) return 0;
+  const auto at =
+      values.begin() + static_cast<ptrdiff_t>(share * static_cast<double>(values.size() - 1));
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
+}
+
+Json measure(const std::shared_ptr<const Model>& model, const BenchOptions& o, int concurrency) {
+  EngineOptions options;
+  options.max_running = concurrency;
+  options.max_waiting = 1 << 20;
+  options.context_tokens = std::min(1024, model->max_context());
+  options.prefix_cache = PrefixCacheMode::kOff;
+  options.overlap = !o.plain_loop;
+  options.trace_file = o.trace_file;
+  Engine engine(model, options);
+  const DraftOptions drafts = draft_options(o.draft, *model);
+
+  const int count = std::max(8, 2 * concurrency);
+  std::mt19937_64 random(1);
+  std::mutex mutex;
+  std::condition_variable changed;
+  int ended = 0;
+  std::vector<double> first, between;
+  std::vector<double> last(static_cast<size_t>(count), 0);
+  const double begin = now_us();
+  for (int i = 0; const Lengths& length : chat_lengths(count, 7, options.context_tokens)) {
+    Request r;
+    r.prompt = random_prompt(*model, length.prompt, random);
+    r.max_tokens = length.output;
+    r.sampling.temperature = 0;
+    r.draft = drafts;
+    engine.submit(std::move(r), [&, i](const Event& event) {
+      const double now = now_us();
+      const std::lock_guard lock(mutex);
+      double& previous = last[static_cast<size_t>(i)];
+      if (!event.tokens.empty()) {
+        if (previous > 0)
+          between.push_back((now - previous) / static_cast<double>(event.tokens.size()));
+        previous = now;
+      }
+      if (!event.finished) return;
+      first.push_back(event.usage->ttft_seconds * 1000);
+      ++ended;
+      changed.notify_all();
+    });
+    ++i;
+  }
+  {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return ended == count; });
+  }
+  const double seconds = (now_us() - begin) * 1e-6;
+  const EngineStats stats = engine.stats();
+  const double idle = stats.device_idle_seconds, busy = stats.device_busy_seconds;
+  return {
+      {"concurrency", concurrency},
+      {"requests", count},
+      {"output_tokens_per_second", static_cast<double>(stats.output_tokens) / seconds},
+      {"prompt_tokens_per_second", static_cast<double>(stats.prompt_tokens) / seconds},
+      {"ttft_ms_p50", percentile(first, 0.5)},
+      {"ttft_ms_p99", percentile(first, 0.99)},
+      {"token_ms_p50", percentile(between, 0.5) * 1e-3},
+      {"token_ms_p99", percentile(between, 0.99) * 1e-3},
+      {"acceptance_length",
+       stats.verified == 0 ? 1.0
+                           : 1.0 + static_cast<double>(stats.accepted) /
+                                       static_cast<double>(stats.output_tokens - stats.accepted)},
+      {"device_idle", idle / (idle + busy)},
+      {"host_us_per_row", stats.host_seconds * 1e6 / static_cast<double>(stats.output_tokens)}};
+}
+
+}  // namespace
+
+Json bench_throughput(const BenchOptions& options) {
+  const auto model = load_model(options.model);
+  Json rows = Json::array();
+  if (!options.json)
+    write_output(fmt::format("{:>11} {:>9} {:>10} {:>10} {:>10} {:>10} {:>10} {:>9} {:>7} {:>11}\n",
+                             "concurrency", "tokens/s", "prompt/s", "ttft p50", "ttft p99",
+                             "token p50", "token p99", "a step", "idle", "host us/row"));
+  for (int concurrency = 1; concurrency <= options.max_concurrency; concurrency *= 4) {
+    const Json row = measure(model, options, concurrency);
+    rows.push_back(row);
+    if (options.json) continue;
+    const auto number = [&](const char* key) { return row[key].get<double>(); };
+    write_output(fmt::format(
+        "{:>11} {:>9.1f} {:>10.1f} {:>8.1f}ms {:>8.1f}ms {:>8.2f}ms {:>8.2f}ms {:>9.2f} {:>6.2f}% "
+        "{:>11.2f}\n",
+        concurrency, number("output_tokens_per_second"), number("prompt_tokens_per_second"),
+        number("ttft_ms_p50"), number("ttft_ms_p99"), number("token_ms_p50"),
+        number("token_ms_p99"), number("acceptance_length"), 100 * number("device_idle"),
+        number("host_us_per_row")));
+  }
+  return rows;
+}
+
+}  // namespace peregrine
