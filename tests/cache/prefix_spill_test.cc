@@ -249,6 +249,29 @@ TEST_F(PrefixSpillTest, RestoringMakesRoomInTheFullPool) {
   rig.expect_balance(&cache, std::vector{slot, running});
 }
 
+// A page may be the source of a copy that the device has not made when it is evicted and filled.
+TEST_F(PrefixSpillTest, FilledPagesWaitForCopiesPlannedBefore) {
+  const Tokens brief = sequence(2, 1);
+  CacheRig rig(static_cast<int>(rig_.state().pages_for(23)) + 2);
+  PrefixCache cache(rig.state(), options());
+  rig.store(cache, brief);
+  cache.evict(1);
+  rig.store(cache, tokens_);
+  const int a = rig.state().acquire();
+  ASSERT_TRUE(cache.attach(tokens_, 23, true, a));
+  const auto last = rig.state().pages(a, 1).back();
+  ASSERT_TRUE(rig.state().reserve(a, 23, 23));  // copies the last page of each source
+  ASSERT_EQ(rig.state().pool().free_pages(), 0);
+  const int b = rig.state().acquire();
+  ASSERT_TRUE(cache.attach(brief, 2, true, b));  // evicts these pages and takes them
+  ASSERT_TRUE(rig.state().pages(b, 0)[0] == last || rig.state().pages(b, 1)[0] == last);
+  rig.apply();
+  for (int source = 0; source < 2; ++source) {
+    EXPECT_EQ(rig.rows(a, source, 23), rig.expected_rows(tokens_, source, 23));
+    EXPECT_EQ(rig.rows(b, source, 2), rig.expected_rows(brief, source, 2));
+  }
+}
+
 // -- faults
 // ---------------------------------------------------------------------------------------------
 
