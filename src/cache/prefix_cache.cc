@@ -260,6 +260,7 @@ void PrefixCache::Impl::drop_superfluous_prefixes(const PrefixItem& item) {
 // -- budgets and files
 // ------------------------------------------------------------------------------
 
+// Least recently used recent parts leave memory first.
 void PrefixCache::Impl::keep_recent_budget() {
   for (auto at = items.end(); recent_bytes > options.recent_budget_bytes && at != items.begin();) {
     PrefixItem& item = *--at;
