@@ -272,6 +272,34 @@ TEST_F(PrefixSpillTest, FilledPagesWaitForCopiesPlannedBefore) {
   }
 }
 
+// Exact rows take the place of replayed ones on disk too.
+TEST_F(PrefixSpillTest, ExactRowsReplaceTheFileOfReplayedOnes) {
+  PrefixCache cache(rig_.state(), options(PrefixCacheMode::kReplay));
+  rig_.store(cache, tokens_, false, 1);
+  cache.evict(1);
+  rig_.store(cache, tokens_, true);
+  cache.evict(1);
+  EXPECT_EQ(files().size(), 1u);
+  EXPECT_TRUE(cache.lookup(tokens_, 23).rows_exact);
+  const int slot = rig_.state().acquire();
+  ASSERT_TRUE(cache.attach(tokens_, 23, true, slot));
+  expect_state(slot, tokens_, 23);
+}
+
+// Pages that the device has not filled yet must not be written to a file again.
+TEST_F(PrefixSpillTest, PagesOnTheirWayBackAreNotSpilled) {
+  auto one = options();
+  one.spill_budget_bytes = fs::file_size(leave_file(tokens_, options()));
+  PrefixCache cache(rig_.state(), one);
+  rig_.store(cache, sequence(23, 1));
+  const int slot = rig_.state().acquire();
+  ASSERT_TRUE(cache.attach(tokens_, 23, true, slot));
+  rig_.state().release(slot);
+  cache.evict(1000);  // the other entry takes the place on disk
+  EXPECT_EQ(exact_length(cache, sequence(23, 1)), 23);
+  EXPECT_EQ(exact_length(cache, tokens_), 0);
+}
+
 // -- faults
 // ---------------------------------------------------------------------------------------------
 
