@@ -10,7 +10,10 @@ pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(ICU REQUIRED IMPORTED_TARGET icu-uc)
 pkg_check_modules(EDIT REQUIRED IMPORTED_TARGET libedit)  # the program only
 
+find_package(OpenSSL REQUIRED)
+find_package(Boost 1.81 REQUIRED)
+
 target_link_libraries(peregrine_dependencies INTERFACE
   Threads::Threads nlohmann_json::nlohmann_json fmt::fmt spdlog::spdlog
-  PkgConfig::HWY PkgConfig::ICU)
+  PkgConfig::HWY PkgConfig::ICU Boost::boost OpenSSL::SSL OpenSSL::Crypto)
 target_compile_definitions(peregrine_dependencies INTERFACE SPDLOG_FMT_EXTERNAL)

@@ -12,6 +12,7 @@ void add_bench(CLI::App& app);
 void add_chat(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);
+void add_serve(CLI::App& app);
 void add_tokenize(CLI::App& app);
 
 }  // namespace peregrine

@@ -1,0 +1,134 @@
+#include "server/server.h"
+
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <thread>
+
+#include "server/json_writer.h"
+#include "server/models.h"
+#include "server/openai_chat.h"
+
+namespace peregrine {
+namespace {
+
+constexpr auto kFlushTime = std::chrono::seconds(3);  // for the last bytes of the last answers
+
+HttpResponse status_response(int status, const char* word) {
+  HttpResponse response{
+      .status = status,
+      .body = JsonWriter().begin_object().member("status", word).end_object().take()};
+  if (status == 503) response.headers.emplace_back("Retry-After", "5");
+  return response;
+}
+
+HttpHandler fixed(int status, const char* word) {
+  return [=](const std::shared_ptr<Exchange>& e) { e->respond(status_response(status, word)); };
+}
+
+}  // namespace
+
+Server::Server(ServerOptions options)
+    : options_(std::move(options)), loading_router_(make_loading_router()) {
+  router_ = loading_router_.get();
+  HttpServerOptions http{.host = options_.host,
+                         .port = options_.port,
+                         .tls_certificate = options_.tls_certificate,
+                         .tls_key = options_.tls_key,
+                         .io_threads = options_.io_threads,
+                         .worker_threads = options_.worker_threads,
+                         .limits = options_.limits};
+  http.handler = [this](const std::shared_ptr<Exchange>& exchange) { handle(exchange); };
+  http.refuse = [](int status, const std::string& sentence) {
+    return error_response({status, sentence, {}, "invalid_request"}, Dialect::kOpenAi);
+  };
+  http_ = std::make_unique<HttpServer>(std::move(http));
+}
+
+Server::~Server() {
+  if (!service_) return;
+  service_->draining = true;
+  http_->close();
+  service_->engine.drain(0);  // no callback may come once the connections' threads have ended
+}
+
+void Server::handle(const std::shared_ptr<Exchange>& exchange) { router_.load()->handle(exchange); }
+
+void Server::serve(Engine& engine, const DraftOptions& draft) {
+  service_ = std::make_unique<Service>(engine, options_, draft);
+  full_router_ = make_router();
+  router_ = full_router_.get();
+}
+
+std::unique_ptr<Router> Server::make_loading_router() const {
+  auto router = std::make_unique<Router>(Auth({}));
+  router->add({.method = "GET", .path = "/livez", .handle = fixed(200, "ok")});
+  for (const char* path : {"/readyz", "/health"})
+    router->add({.method = "GET", .path = path, .handle = fixed(503, "loading")});
+  for (const char* method : {"GET", "POST"}) {
+    router->add({.method = method,
+                 .path = "",
+                 .handle =
+                     [](const std::shared_ptr<Exchange>&) {
+                       ApiError loading{503, "the model is being loaded", {}, "loading"};
+                       loading.retry_after_seconds = 5;
+                       throw loading;
+                     },
+                 .with_rest = true});
+  }
+  return router;
+}
+
+std::unique_ptr<Router> Server::make_router() const {
+  auto router = std::make_unique<Router>(Auth(options_.api_keys));
+  Service* service = service_.get();
+  const auto ready = [service](const std::shared_ptr<Exchange>& e) {
+    e->respond(service->draining ? status_response(503, "shutting down")
+                                 : status_response(200, "ok"));
+  };
+  router->add({.method = "GET", .path = "/livez", .handle = fixed(200, "ok"), .open = true});
+  router->add({.method = "GET", .path = "/readyz", .handle = ready, .open = true});
+  router->add({.method = "GET", .path = "/health", .handle = ready, .open = true});
+  router->add({.method = "GET",
+               .path = "/version",
+               .handle =
+                   [service](const std::shared_ptr<Exchange>& e) {
+                     JsonWriter w;
+                     w.begin_object().member("version", service->version);
+                     w.member("system_fingerprint", service->fingerprint).end_object();
+                     e->respond({.body = w.take()});
+                   },
+               .open = true});
+
+  const auto add = [&](const char* method, const char* path, auto handler, bool with_rest = false) {
+    router->add({.method = method,
+                 .path = path,
+                 .handle =
+                     [service, handler](const std::shared_ptr<Exchange>& e) {
+                       if (service->draining) {
+                         ApiError stopping{503, "the server is shutting down", {}, "shutting_down"};
+                         stopping.retry_after_seconds = 5;
+                         throw stopping;
+                       }
+                       handler(*service, e);
+                     },
+                 .with_rest = with_rest});
+  };
+  add("GET", "/models", handle_models, true);
+  add("POST", "/chat/completions", handle_chat_completions);
+  return router;
+}
+
+void Server::shut_down() {
+  if (service_) {
+    service_->draining = true;
+    spdlog::info("shutting down: running requests have {} s to end", options_.shutdown_seconds);
+    service_->engine.drain(options_.shutdown_seconds);
+  }
+  http_->close();
+  const auto deadline = std::chrono::steady_clock::now() + kFlushTime;
+  while (http_->connections() > 0 && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
+}  // namespace peregrine

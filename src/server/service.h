@@ -1,0 +1,34 @@
+// What all request handlers share.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "peregrine/engine.h"
+#include "server/server_options.h"
+#include "text/tokenizer.h"
+
+namespace peregrine {
+
+struct Service {
+  Service(Engine& engine, ServerOptions options, const DraftOptions& draft);
+
+  Engine& engine;
+  const Tokenizer& tokenizer;
+  const ServerOptions options;
+  const DraftOptions draft;
+  const std::string version;      // of the program
+  const std::string fingerprint;  // of model and program: "system_fingerprint"
+  const int64_t started;          // Unix time
+  const std::vector<int32_t> end_of_turn_ids;
+  std::atomic<bool> draining{false};  // requests are refused: shutting down
+
+  int context_tokens() const { return engine.options().context_tokens; }
+};
+
+int64_t unix_time();
+// `prefix` and 24 random letters and digits: "chatcmpl-...".
+std::string random_id(const std::string& prefix);
+
+}  // namespace peregrine
