@@ -1,7 +1,9 @@
 // Session::snapshot and restore: the state as bytes.
 //
 // Layout, little endian: Header; token ids (int32); recent part (StateStore::save_recent); for each
-// KV source its global rows (StateStore::save_global).
+// KV source its global rows (StateStore::save_global). A checksum covers everything behind it, so
+// that a damaged state is refused instead of continued.
+#include <cstddef>
 #include <cstring>
 
 #include "base/fail.h"
@@ -10,18 +12,26 @@
 namespace peregrine {
 namespace {
 
-constexpr uint32_t kVersion = 1;
+constexpr uint64_t kVersion = 1;
 constexpr char kMagic[8] = {'P', 'G', 'R', 'N', 'S', 'N', 'A', 'P'};
 
 struct Header {
   char magic[8];
-  uint32_t version;
-  uint32_t reserved;
+  uint64_t version;
+  uint64_t checksum;  // of all bytes behind this field
   uint64_t fingerprint;
   int64_t length;
   int64_t decoder_floor;
 };
-static_assert(sizeof(Header) == 40);
+static_assert(sizeof(Header) == 48);
+
+// FNV-1a. Each step is a bijection of the hash, so one wrong byte never goes unnoticed.
+uint64_t checksum_of(std::span<const std::byte> snapshot) {
+  uint64_t hash = 14695981039346656037u;
+  for (const std::byte b : snapshot.subspan(offsetof(Header, fingerprint)))
+    hash = (hash ^ static_cast<uint64_t>(b)) * 1099511628211u;
+  return hash;
+}
 
 size_t snapshot_bytes(const StateStore& state, int64_t length) {
   size_t bytes =
@@ -36,7 +46,12 @@ size_t snapshot_bytes(const StateStore& state, int64_t length) {
 std::vector<std::byte> Session::snapshot() const {
   const Impl& s = *impl_;
   std::vector<std::byte> out(snapshot_bytes(s.state, length()));
-  Header header{{}, kVersion, 0, s.model->impl().fingerprint, length(), s.decoder_floor};
+  Header header{.magic = {},
+                .version = kVersion,
+                .checksum = 0,
+                .fingerprint = s.model->impl().fingerprint,
+                .length = length(),
+                .decoder_floor = s.decoder_floor};
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
   std::byte* at = out.data();
   std::memcpy(at, &header, sizeof(header));
@@ -50,6 +65,8 @@ std::vector<std::byte> Session::snapshot() const {
     s.state.save_global(s.slot, source, 0, rows, at);
     at += s.state.global_bytes(source, 0, rows);
   }
+  header.checksum = checksum_of(out);
+  std::memcpy(out.data(), &header, sizeof(header));
   return out;
 }
 
@@ -75,6 +92,10 @@ void Session::restore(std::span<const std::byte> bytes) {
   if (bytes.size() != snapshot_bytes(s.state, header.length))
     fail(ErrorKind::kInvalidArgument, "snapshot: {} bytes for {} tokens, expected {}", bytes.size(),
          header.length, snapshot_bytes(s.state, header.length));
+  if (const uint64_t found = checksum_of(bytes); found != header.checksum)
+    fail(ErrorKind::kInvalidArgument,
+         "snapshot: damaged bytes (their checksum is {:016x}, the header states {:016x})", found,
+         header.checksum);
 
   std::vector<int32_t> tokens(static_cast<size_t>(header.length));
   const std::byte* at = bytes.data() + sizeof(header);
