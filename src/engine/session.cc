@@ -5,11 +5,13 @@
 
 #include "base/fail.h"
 #include "engine/session_impl.h"
+#include "peregrine/generation.h"
 
 namespace peregrine {
 namespace {
 
 constexpr size_t kActivationBudget = size_t{40} << 20;
+constexpr int kLeastRollback = 32;  // more than the longest draft block and its anchor
 
 SessionOptions fill_defaults(const Model& model, SessionOptions o) {
   const ModelConfig& c = model.impl().config();
@@ -24,10 +26,16 @@ SessionOptions fill_defaults(const Model& model, SessionOptions o) {
   if (o.chunk_tokens < 1)
     fail(ErrorKind::kInvalidArgument, "prefill chunk of {} tokens: expected at least 1",
          o.chunk_tokens);
-  if (o.rollback_tokens < 32)
-    fail(ErrorKind::kInvalidArgument, "rollback of {} tokens: expected at least 32",
-         o.rollback_tokens);
-  if (o.draft_rows > 0 && !c.has_drafter()) o.draft_rows = 0;
+  if (o.rollback_tokens < kLeastRollback)
+    fail(ErrorKind::kInvalidArgument, "rollback of {} tokens: expected at least {}",
+         o.rollback_tokens, kLeastRollback);
+  if (o.draft_rows < 0 || o.draft_rows > kMaxDrafts)
+    fail(ErrorKind::kInvalidArgument, "draft block of {}: expected 0 to {}", o.draft_rows,
+         kMaxDrafts);
+  if (!c.has_drafter()) o.draft_rows = 0;
+  // No step and no rollback is longer than the context.
+  o.chunk_tokens = std::min(o.chunk_tokens, o.context_tokens);
+  o.rollback_tokens = std::min(o.rollback_tokens, std::max(kLeastRollback, o.context_tokens));
   return o;
 }
 
@@ -114,6 +122,7 @@ SyncResult Session::sync(std::span<const int32_t> prefix,
   if (prefix.empty())
     fail(ErrorKind::kInvalidArgument, "empty prompt: expected at least one token");
   s.check_tokens(prefix, 0);
+  std::vector<int32_t> wanted(prefix.begin(), prefix.end());  // `prefix` may be of tokens() itself
 
   const auto total = static_cast<int64_t>(prefix.size());
   const auto mismatch =
@@ -127,7 +136,7 @@ SyncResult Session::sync(std::span<const int32_t> prefix,
   } else {
     s.truncate(keep);
   }
-  s.tokens.assign(prefix.begin(), prefix.end());
+  s.tokens = std::move(wanted);
 
   // Replay: only the last window runs through the decoder, unless its rings are continued anyway.
   const int64_t window = s.config().window_size;
