@@ -177,8 +177,8 @@ void Generator::speculative_step() {
     emit(token, logits.subspan(i * vocab, vocab));
     sampler_.add_output(token);
   }
-  // Rows of rejected drafts leave no trace.
-  session_.truncate(length + 1 + result.accepted);
+  // Rows of rejected drafts leave no trace, nor do drafts behind the end of the output.
+  session_.truncate(length + static_cast<int64_t>(emitted_.size()));
   anchor_ = result.bonus;
 }
 
