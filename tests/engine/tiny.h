@@ -42,7 +42,7 @@ inline std::shared_ptr<const Model> tiny_model(const std::string& device = "cpu"
 }
 
 struct Expected {
-  std::string kind;
+  std::string kind, text;
   Ids prompt, continuation;
   size_t robust_tokens = 0;
   std::vector<int> accepted_per_block;
@@ -55,7 +55,7 @@ inline const std::vector<Expected>& expected_texts() {
     std::ifstream file(model_path("tiny/expected.jsonl"));
     for (std::string line; std::getline(file, line);) {
       const auto json = nlohmann::json::parse(line);
-      list.push_back({json["kind"], json["prompt_ids"], json["continuation_ids"],
+      list.push_back({json["kind"], json["prompt"], json["prompt_ids"], json["continuation_ids"],
                       json["robust_tokens"], json["draft_accepted_per_block"]});
     }
     return list;
