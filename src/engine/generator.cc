@@ -40,7 +40,7 @@ Generator::Generator(Session& session, const GenerateOptions& options)
     if (draft.drafts < 1 || draft.drafts > kMaxDrafts)
       fail(ErrorKind::kInvalidArgument, "draft block of {}: expected 1 to {}", draft.drafts,
            kMaxDrafts);
-    if (draft.threshold < 0 || draft.threshold > 1)
+    if (!(draft.threshold >= 0 && draft.threshold <= 1))
       fail(ErrorKind::kInvalidArgument, "draft threshold {}: expected 0 to 1", draft.threshold);
     if (!session.impl().drafter)
       draft.mode = DraftMode::kOff;
