@@ -11,6 +11,9 @@
 namespace peregrine {
 namespace {
 
+// Plain steps after which --draft auto verifies a block again.
+constexpr int kProbeEvery = 128;
+
 class Timer {
  public:
   double microseconds() const {
@@ -107,6 +110,14 @@ int Generator::planned_drafts() {
   plan_ = plan_drafts({.step_us = [this](int rows) { return step_times_.estimate(rows); },
                        .draft_us = draft_pass_us_},
                       survival_.survival());
+  if (plan_->drafts > 0) {
+    steps_without_drafts_ = 0;
+  } else if (++steps_without_drafts_ >= kProbeEvery) {
+    // A text changes its nature: look again now and then, at a cost of under two per cent.
+    steps_without_drafts_ = 0;
+    plan_.reset();
+    return most;
+  }
   return std::min(most, plan_->drafts);
 }
 
