@@ -5,9 +5,11 @@
 #include <chrono>
 #include <thread>
 
+#include "server/anthropic_messages.h"
 #include "server/json_writer.h"
 #include "server/models.h"
 #include "server/openai_chat.h"
+#include "server/responses.h"
 
 namespace peregrine {
 namespace {
@@ -116,6 +118,9 @@ std::unique_ptr<Router> Server::make_router() const {
   };
   add("GET", "/models", handle_models, true);
   add("POST", "/chat/completions", handle_chat_completions);
+  add("POST", "/messages", handle_anthropic_messages);
+  add("POST", "/responses", handle_responses);
+  add("POST", "/messages/count_tokens", handle_anthropic_count_tokens);
   return router;
 }
 

@@ -119,22 +119,6 @@ Message parse_message(const JsonValue& value, const std::string& field) {
   return message;
 }
 
-int parse_effort(const JsonValue& effort) {
-  static constexpr std::pair<std::string_view, int> kNames[] = {
-      {"none", 0},  {"minimal", 50}, {"low", 50},  {"medium", 75},
-      {"high", 75}, {"xhigh", 75},   {"max", 100}, {"ultra", 100}};
-  if (const std::string* name = effort.string()) {
-    for (const auto& [known, value] : kNames) {
-      if (*name == known) return value;
-    }
-  }
-  const std::optional<int64_t> number = effort.as_int64();
-  if (number && *number >= 1 && *number <= 100) return static_cast<int>(*number);
-  bad("reasoning_effort is {}, expected none, minimal, low, medium, high, xhigh, max, ultra or an "
-      "integer from 1 to 100",
-      effort.dump());
-}
-
 // Mode, effort and drop flag; chat_template_kwargs says what the request itself leaves open.
 void parse_mode(const JsonValue& request, ChatRequest& result) {
   static const JsonValue kEmpty{JsonValue::Object()};
@@ -148,7 +132,7 @@ void parse_mode(const JsonValue& request, ChatRequest& result) {
   const JsonValue* effort = request.find_set("reasoning_effort");
   if (!effort) effort = extra.find_set("reasoning_effort");
   if (effort) {
-    const int value = parse_effort(*effort);
+    const int value = parse_effort(*effort, "reasoning_effort");
     if (value == 0) {
       result.thinking = false;
     } else {
@@ -246,6 +230,22 @@ Tool parse_tool(const JsonValue& tool, const std::string& field) {
     result.schema.set("description", JsonValue(name.description + "\n" + own));
   }
   return result;
+}
+
+int parse_effort(const JsonValue& effort, std::string_view field) {
+  static constexpr std::pair<std::string_view, int> kNames[] = {
+      {"none", 0},  {"minimal", 50}, {"low", 50},  {"medium", 75},
+      {"high", 75}, {"xhigh", 75},   {"max", 100}, {"ultra", 100}};
+  if (const std::string* name = effort.string()) {
+    for (const auto& [known, value] : kNames) {
+      if (*name == known) return value;
+    }
+  }
+  const std::optional<int64_t> number = effort.as_int64();
+  if (number && *number >= 1 && *number <= 100) return static_cast<int>(*number);
+  bad("{} is {}, expected none, minimal, low, medium, high, xhigh, max, ultra or an integer from 1 "
+      "to 100",
+      field, effort.dump());
 }
 
 JsonValue parse_arguments(const JsonValue& arguments) {

@@ -88,6 +88,10 @@ void attach_to_system(std::vector<Message>& messages, std::vector<Tool> tools,
 // `{"type": "function", "function": {...}, "namespace": ...}`; `field` names it in errors.
 Tool parse_tool(const JsonValue& tool, const std::string& field);
 
+// The effort of a name ("high") or an integer from 1 to 100; 0 for "none", which switches thinking
+// off. `field` names it in errors.
+int parse_effort(const JsonValue& effort, std::string_view field);
+
 // Section 7: the arguments object of a call from `function.arguments`, a JSON string or an object.
 JsonValue parse_arguments(const JsonValue& arguments);
 
