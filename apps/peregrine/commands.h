@@ -8,6 +8,13 @@ class App;
 
 namespace peregrine {
 
+// Thrown by a command that has ended as it should with an exit code of its own.
+struct ExitCode {
+  int code = 0;
+};
+inline constexpr int kSomeLinesFailed = 3;
+
+void add_batch(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_chat(CLI::App& app);
 void add_generate(CLI::App& app);

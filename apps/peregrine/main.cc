@@ -35,6 +35,7 @@ int main(int argc, char** argv) {
     peregrine::prepare_standard_streams();
     peregrine::add_generate(app);
     peregrine::add_chat(app);
+    peregrine::add_batch(app);
     peregrine::add_bench(app);
     peregrine::add_inspect(app);
     peregrine::add_serve(app);
@@ -43,6 +44,8 @@ int main(int argc, char** argv) {
     peregrine::flush_output();
   } catch (const peregrine::Interrupted&) {
     return 130;
+  } catch (const peregrine::ExitCode& exit) {
+    return exit.code;
   } catch (const CLI::ParseError& error) {
     return error.get_exit_code() == 0 ? app.exit(error) : complain(error.what());
   } catch (const std::bad_alloc&) {

@@ -4,8 +4,7 @@
 //   engine.submit({.prompt = ids, .max_tokens = 100}, [](const peregrine::Event& e) { ... });
 //
 // Thread-safe. Events of a request arrive in order on the engine's own thread; a callback must not
-// block and must not call back into the engine except submit() and cancel(). While an engine has
-// work, nothing else may run on its model: sessions of the same Model share its device.
+// block and must not call back into the engine except submit() and cancel().
 #pragma once
 
 #include <array>
