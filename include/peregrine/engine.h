@@ -4,7 +4,8 @@
 //   engine.submit({.prompt = ids, .max_tokens = 100}, [](const peregrine::Event& e) { ... });
 //
 // Thread-safe. Events of a request arrive in order on the engine's own thread; a callback must not
-// block and must not call back into the engine except submit() and cancel().
+// block and must not call back into the engine except submit() and cancel(). While an engine has
+// work, nothing else may run on its model: sessions of the same Model share its device.
 #pragma once
 
 #include <array>

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <future>
+#include <utility>
 
 #include "base/fail.h"
 
@@ -119,6 +120,7 @@ bool EngineLoop::take_mail() {
     scheduler_.for_each([&](Sequence& s) { all.push_back(&s); });
     for (Sequence* s : all) finish(*s, EndReason::kCancelled);
   }
+  if (ended_ > 0) publish_stats();
   if (!visits.empty()) {
     flush();
     for (const auto& visit : visits) visit();
@@ -317,8 +319,7 @@ void EngineLoop::finish(Sequence& s, EndReason reason, const std::string& error)
                      .reason = reason,
                      .error = error,
                      .usage = &owned->usage});
-  const std::lock_guard lock(mutex_);
-  --pending_;
+  ++ended_;
 }
 
 void EngineLoop::check_deadlines() {
@@ -330,6 +331,7 @@ void EngineLoop::check_deadlines() {
     if (s.deadline_us > 0 && now > s.deadline_us) late.push_back(&s);
   });
   for (Sequence* s : late) finish(*s, EndReason::kDeadline);
+  if (!late.empty()) publish_stats();
 }
 
 void EngineLoop::publish_stats() {
@@ -340,6 +342,7 @@ void EngineLoop::publish_stats() {
   counters_.pages_used = state_.pool().used_pages();
   counters_.pages_cached = cache_.pages();
   const std::lock_guard lock(mutex_);
+  pending_ -= std::exchange(ended_, 0);
   published_ = counters_;
   queued_ = counters_.waiting + static_cast<int>(arrivals_.size());
 }

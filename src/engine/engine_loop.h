@@ -68,6 +68,7 @@ class EngineLoop {
   bool had_work_ = false;  // another step was queued when the last one ended
   double next_deadline_check_us_ = 0;
   EngineStats counters_;  // the loop's own
+  int ended_ = 0;         // requests that ended since the last publish_stats()
 
   mutable std::mutex mutex_;
   std::condition_variable mail_;
