@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Builds and runs the test suite; ./test is its command line and explains the options.
 
-Every test program is a GoogleTest program build/<preset>/tests/*_tests. Results come from the
+Every test program is a GoogleTest program build/<preset>/tests/*_tests; one more, "clients", is
+tests/clients/run.py: Python tests that use public client libraries. Results come from the
 JSON report each writes at its end: a program that leaves none has crashed, and one that exits
 with an error although all its tests passed (a leak, a data race) counts one failure for itself.
 """
@@ -207,6 +208,26 @@ def run_preset(preset, programs, pattern):
     return results
 
 
+def run_clients(pattern):
+    """The tests that use public client libraries, against the release program."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = ["python3", "tests/clients/run.py", "--program", "build/release/peregrine",
+                   "--report", str(report)]
+        if pattern is not None:
+            command += ["--filter", pattern.pattern]
+        code, output, seconds = run_command(command)
+        result = Result("clients", seconds=seconds, output=output)
+        try:
+            counts = json.loads(report.read_text())
+        except (OSError, ValueError):
+            result.failed, result.remark = 1, f"ended without its report (exit code {code})"
+        else:
+            result.passed, result.failed = counts["passed"], counts["failed"]
+            result.skipped = counts["skipped"]
+    return result
+
+
 def concurrent_programs():
     """Reads tests/concurrent_tests.txt: a program and, optionally, a gtest filter a line."""
     programs = {}
@@ -230,7 +251,13 @@ def run_suite(sanitizers, pattern):
             result = run_check(name, command)
             result.report()
             results.append(result)
-    return results + run_preset("release", None, pattern)
+    results += run_preset("release", None, pattern)
+    if not any(result.name.startswith("build/") for result in results):
+        clients = run_clients(pattern)
+        if clients.passed + clients.failed + clients.skipped:
+            clients.report()
+            results.append(clients)
+    return results
 
 
 def main():
