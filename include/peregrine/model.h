@@ -25,7 +25,7 @@ struct LoadOptions {
   std::function<void(const LoadProgress&)> on_progress;
 };
 
-// Immutable once loaded; shared by any number of sessions, which one thread at a time may run.
+// Immutable once loaded; shared by any number of sessions and engines, whose steps take turns.
 class Model {
  public:
   // `path`: a checkpoint directory (config.json, safetensors, tokenizer.json). Throws Error.

@@ -124,6 +124,7 @@ int Generator::planned_drafts() {
 void Generator::draft(int count) {
   const Timer timer;
   Session::Impl& s = session_.impl();
+  const std::lock_guard lock(s.model->impl().device_mutex);
   Drafter& drafter = *s.drafter;
   const DraftSegment segment{s.slot, session_.length(), *anchor_, count};
   drafter.begin(std::span(&segment, 1));

@@ -28,6 +28,7 @@ ModelDevice::~ModelDevice() { stop(); }
 
 void ModelDevice::run(StepState& state, const StepState* previous) {
   try {
+    const std::lock_guard lock(model_->impl().device_mutex);
     state_.apply(state.plan.page_updates);
     for (const RowGroup& group : state.plan.groups) {
       if (group.setup) begin_stay(group);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 
 #include "backend/backend.h"
@@ -19,6 +20,8 @@ struct Model::Impl {
   Checkpoint checkpoint;
   Tokenizer tokenizer;
   std::unique_ptr<Backend> backend;
+  // Held for every step: sessions and an engine of one model share the backend's scratch memory.
+  mutable std::mutex device_mutex;
   Weights weights;
   std::optional<EngramHasher> hasher;
   uint64_t fingerprint =

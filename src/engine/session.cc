@@ -83,6 +83,7 @@ void Session::Impl::grow_to(int64_t length) {
 }
 
 void Session::Impl::run(const Run& what) {
+  const std::lock_guard lock(model->impl().device_mutex);
   if (!state.reserve(slot, what.end, what.begin))
     fail(ErrorKind::kOutOfMemory, "KV cache: no free pages for {} tokens", what.end);
   state.apply(state.take_updates());
