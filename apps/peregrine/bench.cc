@@ -51,6 +51,7 @@ void run(const std::string& kind, const BenchOptions& o) {
   if (kind == "prefill" || kind == "all") result["prefill"] = bench_prefill(o);
   if (kind == "scheduler") result["scheduler"] = bench_scheduler(o);
   if (kind == "throughput") result["throughput"] = bench_throughput(o);
+  if (kind == "latency") result["latency"] = bench_latency(o);
   if (kind == "speculation") result["speculation"] = bench_speculation(o);
   if (o.json) write_output(result.dump(2) + "\n");
 }
@@ -75,10 +76,11 @@ void add_bench(CLI::App& app) {
       app.add_subcommand("bench", "Measure speed against the limits of the machine");
   command->footer(kExamples);
   command
-      ->add_option(
-          "kind", *kind,
-          "decode, prefill, speculation, scheduler or throughput (default: decode and prefill)")
-      ->check(CLI::IsMember({"decode", "prefill", "speculation", "scheduler", "throughput"}));
+      ->add_option("kind", *kind,
+                   "decode, prefill, speculation, scheduler, throughput or latency (default: "
+                   "decode and prefill)")
+      ->check(CLI::IsMember(
+          {"decode", "prefill", "speculation", "scheduler", "throughput", "latency"}));
   add_device_options(*command, o->model);
   command->add_flag("--synthetic", o->synthetic, "Random weights of the sizes below, in memory");
   command->add_option("--layers", o->shape.layers, "Layers (default: 2)");

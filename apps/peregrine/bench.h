@@ -35,6 +35,7 @@ nlohmann::ordered_json bench_prefill(const BenchOptions& options);
 nlohmann::ordered_json bench_speculation(const BenchOptions& options);
 nlohmann::ordered_json bench_scheduler(const BenchOptions& options);
 nlohmann::ordered_json bench_throughput(const BenchOptions& options);
+nlohmann::ordered_json bench_latency(const BenchOptions& options);
 
 double median(std::vector<double> values);  // not empty
 
