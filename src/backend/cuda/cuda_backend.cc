@@ -1,9 +1,12 @@
 #include "backend/cuda/cuda_backend.h"
 
+#include <algorithm>
+
 #include "backend/cuda/attention.h"
 #include "backend/cuda/compressor.h"
 #include "backend/cuda/elementwise.h"
 #include "backend/cuda/engram.h"
+#include "backend/cuda/expert_lists.h"
 #include "backend/cuda/experts.h"
 #include "backend/cuda/hyper_connections.h"
 #include "backend/cuda/indexer.h"
@@ -32,6 +35,13 @@ CudaBackend::CudaBackend(const ModelConfig& config, Numerics numerics, double me
     fail(ErrorKind::kInvalidArgument,
          "device 'cuda': {} has compute capability {}.{}, but the kernels need 9.0 or later",
          properties.name, properties.major, properties.minor);
+  const int experts = std::max(config.n_routed_experts, config.dspark_n_routed_experts);
+  const int active = std::max(config.n_activated_experts, config.dspark_n_activated_experts);
+  if (experts >= cuda::kMaxExperts || active > cuda::kMaxActive)
+    fail(ErrorKind::kInvalidArgument,
+         "device 'cuda' supports up to {} routed experts of which {} are active, the model has {} "
+         "and {}",
+         cuda::kMaxExperts - 1, cuda::kMaxActive, experts, active);
   device_name_ = properties.name;
   multiprocessors_ = properties.multiProcessorCount;
   budget_ = static_cast<size_t>(memory_fraction * static_cast<double>(properties.totalGlobalMem));

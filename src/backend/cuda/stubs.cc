@@ -19,11 +19,6 @@ namespace peregrine::cuda {
     fail(ErrorKind::kInternal, "CUDA: " #name " is missing"); \
   }
 
-PEREGRINE_MISSING(linear, Tensor, const Weight&, LinearKind, Tensor)
-PEREGRINE_MISSING(grouped_linear, Tensor, const Weight&, int, Tensor)
-PEREGRINE_MISSING(confidence, Tensor, Tensor, const Weight&, Tensor)
-PEREGRINE_MISSING(route, Tensor, const Router&, const uint8_t*, Tensor, Tensor)
-PEREGRINE_MISSING(experts, const ExpertsArgs&, const Expert*)
 PEREGRINE_MISSING(embed, const Weight&, const int32_t*, int, Tensor)
 PEREGRINE_MISSING(gather_rows, Tensor, const int32_t*, Tensor)
 PEREGRINE_MISSING(add, Tensor, Tensor)

@@ -1,0 +1,61 @@
+// Choice of kernels: by formats, shapes and numerics, and between kernels that give the same bits
+// by the number of rows.
+#include "backend/cuda/linear.h"
+
+#include <algorithm>
+
+#include "backend/cuda/linear_kernels.h"
+
+namespace peregrine::cuda {
+namespace {
+
+// Tensor core products exist for bf16 activations; `true` and the kind, or false.
+bool tensor_core_product(const Launch& launch, const Weight& w, LinearKind kind, Product& product) {
+  if (launch.numerics != Numerics::kBF16 || w.in % 32 != 0) return false;
+  switch (w.format) {
+    case WeightFormat::kF8:
+      product = kind == LinearKind::kQuantised ? Product::kF8Codes : Product::kF8Plain;
+      return true;
+    case WeightFormat::kF4:
+      product = Product::kF4Codes;
+      return kind == LinearKind::kQuantised;
+    case WeightFormat::kBF16:
+      product = Product::kBF16;
+      return true;
+    case WeightFormat::kF32:
+      return false;
+  }
+  return false;
+}
+
+void product_of(const Launch& launch, Tensor x, const Weight& w, LinearKind kind, int groups,
+                Tensor y) {
+  if (x.rows == 0) return;
+  Product product;
+  const int64_t group_out = w.out / groups;
+  const bool whole_tiles = groups == 1 || group_out % 16 == 0;
+  if (!whole_tiles || !tensor_core_product(launch, w, kind, product))
+    return linear_plain(launch, x, w, groups, y);
+  std::byte* memory = launch.scratch.get(prepared_bytes(product, x.rows, x.cols));
+  const LinearArgs args{
+      prepare(launch, product, static_cast<const uint16_t*>(x.data), x.rows, x.cols, memory),
+      x.rows, w, group_out, y};
+  if (x.rows > kMaxStreamRows && (groups == 1 || group_out % kChunkOutputs == 0)) {
+    linear_chunk(launch, product, args);
+    return;
+  }
+  for (int64_t row = 0; row < x.rows; row += kMaxStreamRows)
+    linear_rows(launch, product, args.slice(row, std::min(kMaxStreamRows, x.rows - row)));
+}
+
+}  // namespace
+
+void linear(const Launch& launch, Tensor x, const Weight& w, LinearKind kind, Tensor y) {
+  product_of(launch, x, w, kind, 1, y);
+}
+
+void grouped_linear(const Launch& launch, Tensor x, const Weight& w, int groups, Tensor y) {
+  product_of(launch, x, w, LinearKind::kPlain, groups, y);
+}
+
+}  // namespace peregrine::cuda
