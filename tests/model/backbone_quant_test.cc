@@ -111,8 +111,8 @@ class LayerByLayer {
     for (size_t i = 0; i < got.size(); ++i) unequal_elements += got[i] != hidden[i] ? 1 : 0;
     elements += got.size();
     worst_pre_mix = std::max(worst_pre_mix, max_difference(model_.copy(pre), mix));
-    std::copy(hidden.begin(), hidden.end(), x.f32());
-    std::copy(mix.begin(), mix.end(), pre.f32());
+    model_.put(hidden, x);
+    model_.put(mix, pre);
   }
 
   // Scores are made from this layer's input alone, before any attention: exactly equal.

@@ -9,22 +9,11 @@
 #include <numeric>
 
 #include "formats/bf16.h"
-#include "peregrine/error.h"
+#include "support/test_backends.h"
 
 namespace peregrine::test {
 
-std::vector<std::string> test_devices() {
-  std::vector<std::string> devices;
-  for (const char* device : {"reference", "cpu"}) {
-    try {
-      make_backend(device, kernel_config(), Numerics::kF32);
-      devices.push_back(device);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kInvalidArgument) throw;
-    }
-  }
-  return devices;
-}
+std::vector<std::string> test_devices() { return chosen_backends({"reference", "cpu"}); }
 
 ModelConfig kernel_config() {
   ModelConfig config;

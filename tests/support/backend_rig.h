@@ -13,7 +13,7 @@
 
 namespace peregrine::test {
 
-// The devices to test that this build's make_backend knows: "reference", and "cpu" where it exists.
+// The devices to test: "reference" and "cpu", or those of chosen_backends().
 std::vector<std::string> test_devices();
 
 // Settings of the kernels fixture; tests change what they need.

@@ -1,6 +1,7 @@
 #include "support/fixtures.h"
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 
@@ -81,15 +82,17 @@ std::vector<T> convert(const TensorView& view, Convert value_of) {
   return values;
 }
 
+// The repository: where the program was built, unless the environment says it lies elsewhere.
+std::string root() {
+  const char* elsewhere = std::getenv("PEREGRINE_ROOT");
+  return elsewhere != nullptr ? elsewhere : PEREGRINE_SOURCE_ROOT;
+}
+
 }  // namespace
 
-std::string data_path(const std::string& relative) {
-  return std::string(PEREGRINE_TEST_DATA "/") + relative;
-}
+std::string data_path(const std::string& relative) { return root() + "/tests/data/" + relative; }
 
-std::string model_path(const std::string& relative) {
-  return std::string(PEREGRINE_MODELS "/") + relative;
-}
+std::string model_path(const std::string& relative) { return root() + "/models/" + relative; }
 
 Fixture::Fixture(const std::string& path) : source_(TensorSource::open(path)) {}
 

@@ -4,20 +4,22 @@
 #include <cmath>
 #include <random>
 
+#include "formats/bf16.h"
 #include "support/fixtures.h"
+#include "support/test_backends.h"
 #include "text/token_map.h"
 #include "text/tokenizer.h"
 
 namespace peregrine::test {
 
-std::vector<std::string> backends() { return {"reference", "cpu"}; }
+std::vector<std::string> backends() { return chosen_backends({"reference", "cpu"}); }
 
 ModelUnderTest::ModelUnderTest(const std::string& path, const std::string& backend_name,
                                Options options)
     : ModelUnderTest(
           path,
           [&](const ModelConfig& config, Numerics numerics) {
-            return make_backend(backend_name, config, numerics, {.threads = options.threads});
+            return make_test_backend(backend_name, config, numerics, {.threads = options.threads});
           },
           options) {}
 
@@ -86,8 +88,24 @@ std::vector<std::byte> ModelUnderTest::state_bytes(int slot, int64_t tokens) con
 
 std::vector<float> ModelUnderTest::copy(Tensor t) const {
   std::vector<float> values(static_cast<size_t>(t.rows * t.cols));
-  backend->copy_out(values.data(), t.data, values.size() * sizeof(float));
+  if (t.elem == Elem::kF32) {
+    backend->copy_out(values.data(), t.data, t.bytes());
+    return values;
+  }
+  std::vector<uint16_t> narrow(values.size());
+  backend->copy_out(narrow.data(), t.data, t.bytes());
+  std::transform(narrow.begin(), narrow.end(), values.begin(), bf16_value);
   return values;
+}
+
+void ModelUnderTest::put(const std::vector<float>& values, Tensor t) const {
+  if (t.elem == Elem::kF32) {
+    backend->copy_in(t.data, values.data(), t.bytes());
+    return;
+  }
+  std::vector<uint16_t> narrow(values.size());
+  std::transform(values.begin(), values.end(), narrow.begin(), bf16_bits);
+  backend->copy_in(t.data, narrow.data(), t.bytes());
 }
 
 std::unique_ptr<ModelUnderTest> SmallModel::open(ModelUnderTest::Options options) const {

@@ -62,7 +62,9 @@ struct ModelUnderTest {
   std::vector<std::byte> state_bytes(int slot, int64_t tokens) const;
   std::vector<std::byte> global_bytes(int slot, int source, int64_t tokens) const;
 
-  std::vector<float> copy(Tensor t) const;  // f32 tensors
+  // Values of an f32 or bf16 tensor.
+  std::vector<float> copy(Tensor t) const;
+  void put(const std::vector<float>& values, Tensor t) const;
 };
 
 // A backend and a checkpoint that it runs in milliseconds a token: the scalar backend gets a

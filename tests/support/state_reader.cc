@@ -13,6 +13,11 @@ void append(std::vector<float>& all, const std::vector<float>& row) {
   all.insert(all.end(), row.begin(), row.end());
 }
 
+float act_value(const Tensor& t, int row, size_t col) {
+  const size_t at = static_cast<size_t>(row * t.cols) + col;
+  return t.elem == Elem::kBF16 ? bf16_value(static_cast<const uint16_t*>(t.data)[at]) : t.f32()[at];
+}
+
 }  // namespace
 
 std::vector<int32_t> list_of(const Selection& selection, int r) {
@@ -26,9 +31,9 @@ std::vector<float> index_scores(const IndexArgs& args, const KvView& kv, Numeric
   const auto heads = static_cast<size_t>(args.weights.cols);
   const auto dim = static_cast<size_t>(index_head_dim);
   std::vector<float> query(heads * dim), key(dim);
-  std::copy_n(args.q.f32() + r * args.q.cols, query.size(), query.begin());
+  for (size_t i = 0; i < query.size(); ++i) query[i] = act_value(args.q, r, i);
   fp4_e8m0_in_place(query.data(), static_cast<int64_t>(query.size()));
-  const float* weights = args.weights.f32() + r * args.weights.cols;
+  const auto weight = [&](size_t h) { return act_value(args.weights, r, h); };
   std::vector<float> scores(static_cast<size_t>(count), -std::numeric_limits<float>::infinity());
   for (int64_t row = 0; row < std::min(count, (pos + 1) / args.ratio); ++row) {
     const uint8_t* codes = kv.index_row(slot, args.source, row);
@@ -37,7 +42,7 @@ std::vector<float> index_scores(const IndexArgs& args, const KvView& kv, Numeric
     for (size_t h = 0; h < heads; ++h) {
       float product = 0;
       for (size_t i = 0; i < dim; ++i) product += query[h * dim + i] * key[i];
-      score += round(std::max(round(product), 0.0f) * weights[h]);
+      score += round(std::max(round(product), 0.0f) * weight(h));
     }
     scores[static_cast<size_t>(row)] = round(score);
   }

@@ -38,7 +38,7 @@ const Expert* ExpertTables::get(std::span<const Expert> routed, const Expert* sh
   if (shared != nullptr) table.host.push_back(*shared);
   const size_t bytes = table.host.size() * sizeof(Expert);
   check(cudaMalloc(reinterpret_cast<void**>(&table.device), bytes), "a table of experts");
-  check(cudaMemcpyAsync(table.device, table.host.data(), bytes, cudaMemcpyHostToDevice, stream_),
+  check(cudaMemcpyAsync(table.device, table.host.data(), bytes, cudaMemcpyDefault, stream_),
         "a table of experts");
   check(cudaStreamSynchronize(stream_), "a table of experts");
   tables.push_back(std::move(table));

@@ -91,7 +91,7 @@ const void* CudaBackend::adopt_weight(const void* host, size_t bytes) {
     data = device_bytes(bytes, "weights");
     weight_bytes_ += bytes;
     owned_weights_.push_back(data);
-    check(cudaMemcpyAsync(data, host, bytes, cudaMemcpyHostToDevice, stream_), "copying weights");
+    check(cudaMemcpyAsync(data, host, bytes, cudaMemcpyDefault, stream_), "copying weights");
     check(cudaStreamSynchronize(stream_), "copying weights");
   }
   weights_.emplace(host, data);
@@ -104,13 +104,13 @@ void CudaBackend::copy_in(void* dst, const void* host, size_t bytes) {
     uploads_->upload(dst, host, bytes);
     return;
   }
-  check(cudaMemcpyAsync(dst, host, bytes, cudaMemcpyHostToDevice, stream_), "copying to device");
+  check(cudaMemcpyAsync(dst, host, bytes, cudaMemcpyDefault, stream_), "copying to device");
   check(cudaStreamSynchronize(stream_), "copying to device");
 }
 
 void CudaBackend::copy_out(void* host, const void* src, size_t bytes) {
   if (bytes > 0)
-    check(cudaMemcpyAsync(host, src, bytes, cudaMemcpyDeviceToHost, stream_),
+    check(cudaMemcpyAsync(host, src, bytes, cudaMemcpyDefault, stream_),
           "copying from device");
   synchronize();
 }
@@ -119,7 +119,7 @@ void CudaBackend::synchronize() { check(cudaStreamSynchronize(stream_), "waiting
 
 void CudaBackend::copy(Tensor src, Tensor dst) {
   if (src.bytes() > 0)
-    check(cudaMemcpyAsync(dst.data, src.data, src.bytes(), cudaMemcpyDeviceToDevice, stream_),
+    check(cudaMemcpyAsync(dst.data, src.data, src.bytes(), cudaMemcpyDefault, stream_),
           "copying on the device");
 }
 

@@ -32,7 +32,7 @@ void UploadRing::upload(void* dst, const void* host, size_t bytes) {
   std::byte* at = data_ + static_cast<size_t>(half_) * kHalf + used_;
   std::memcpy(at, host, bytes);
   used_ += rounded;
-  check(cudaMemcpyAsync(dst, at, bytes, cudaMemcpyHostToDevice, stream_), "an upload");
+  check(cudaMemcpyAsync(dst, at, bytes, cudaMemcpyDefault, stream_), "an upload");
 }
 
 }  // namespace peregrine::cuda
