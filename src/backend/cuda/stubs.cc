@@ -20,6 +20,5 @@ namespace peregrine::cuda {
   }
 
 PEREGRINE_MISSING(index_select, const IndexArgs&, const StepRows&, const KvView&)
-PEREGRINE_MISSING(sparse_attention, const AttentionArgs&, const StepRows&, const KvView&)
 
 }  // namespace peregrine::cuda
