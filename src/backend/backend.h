@@ -14,6 +14,9 @@
 // nothing is rounded and quantised linears do not quantise their input.
 #pragma once
 
+#include <compare>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -120,6 +123,13 @@ struct ExpertsArgs {
   Tensor out;                      // act [rows, dim]
 };
 
+// Names a fixed sequence of operations on fixed buffers.
+struct RecordKey {
+  const void* owner = nullptr;  // whose buffers
+  uint64_t shape = 0;           // everything that the sequence depends on besides
+  auto operator<=>(const RecordKey&) const = default;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -138,6 +148,15 @@ class Backend {
   virtual void copy_in(void* dst, const void* host, size_t bytes) = 0;
   virtual void copy_out(void* host, const void* src, size_t bytes) = 0;
   virtual void synchronize() = 0;
+
+  // Runs `operations`, a fixed sequence: equal keys mean equal calls with equal arguments, only the
+  // contents of backend memory differ. It neither allocates nor copies from or to the host. A
+  // backend may record the sequence and repeat the recording (cuda).
+  virtual void run_recorded(const RecordKey&, const std::function<void()>& operations) {
+    operations();
+  }
+  // The owner's buffers are about to go.
+  virtual void forget_recorded(const void*) {}
 
   // -- entry and exit -----------------------------------------------------------------------------
   // x[r] = `copies` copies of table[tokens[r]] (model.md 5.1).
@@ -209,7 +228,7 @@ class Backend {
 };
 
 struct BackendOptions {
-  int threads = 0;  // 0: one a core; ignored by reference
+  int threads = 0;                   // 0: one a core; ignored by reference
   double gpu_memory_fraction = 0.9;  // share of the device's memory that cuda may hold
 };
 

@@ -23,12 +23,30 @@ Forward::Forward(Backend& backend, const ModelConfig& config, const Weights& wei
   assert(!config.has_engram() || hasher != nullptr);
 }
 
-Forward::~Forward() { b_.synchronize(); }
+Forward::~Forward() {
+  b_.synchronize();
+  b_.forget_recorded(this);
+}
 
 void Forward::run(const Step& step, bool with_drafter, std::vector<SegmentRows>& where) {
-  const int split = c_.first_decoder_layer();
   place_rows(step, where);
+  place_exit_rows(step, where);
+  const RowSet& decoder = one_row_set_ ? encoder_rows_ : decoder_rows_;
+  taps_ = c_.has_drafter() ? ws_.taps.first(decoder.rows()) : Tensor{};
+  logits_ = ws_.logits.first(static_cast<int64_t>(exit_rows_.size()));
 
+  const bool recordable = one_row_set_ && encoder_rows_.rows() <= kRecordedRows &&
+                          !hooks.after_layer && !hooks.after_selection;
+  if (!recordable) return compute(step, with_drafter);
+  const uint64_t shape = static_cast<uint64_t>(encoder_rows_.rows()) << 32 |
+                         exit_rows_.size() << 1 | (with_drafter ? 1u : 0u);
+  b_.run_recorded({this, shape}, [&] { compute(step, with_drafter); });
+}
+
+// The operations of a step whose rows are placed. With one row set they depend on the number of
+// rows and of wanted logits alone.
+void Forward::compute(const Step& step, bool with_drafter) {
+  const int split = c_.first_decoder_layer();
   // 5.1: the stream starts as copies of the embedding, collapsed through the first copy.
   const StepRows& encoder = encoder_rows_.step();
   Tensor x = ws_.x.first(encoder.rows);
@@ -50,12 +68,11 @@ void Forward::run(const Step& step, bool with_drafter, std::vector<SegmentRows>&
     x = ws_.x_decoder.first(rows->rows());
     pre = ws_.pre_decoder.first(rows->rows());
   }
-  taps_ = c_.has_drafter() ? ws_.taps.first(rows->rows()) : Tensor{};
   if (rows->rows() > 0) {
     for (int l = split; l < c_.n_layers; ++l) layer(l, *rows, x, pre);
     if (with_drafter) write_drafter_rings(rows->step());
   }
-  exit(step, where, x, pre);
+  exit(x, pre);
 }
 
 // Encoder rows are the segments in order; decoder rows the same ones unless a segment runs only
@@ -210,17 +227,20 @@ void Forward::attention(int l, const StepRows& step) {
   block_.output(w, step, rope);
 }
 
-// 5.12, for the rows whose logits are wanted.
-void Forward::exit(const Step& step, const std::vector<SegmentRows>& where, Tensor x, Tensor pre) {
+// Rows whose logits are wanted.
+void Forward::place_exit_rows(const Step& step, const std::vector<SegmentRows>& where) {
   exit_rows_.clear();
   for (size_t i = 0; i < step.segments.size(); ++i) {
     const int end = where[i].decoder_row + where[i].decoder_count;
     for (int row = end - step.segments[i].logits; row < end; ++row) exit_rows_.push_back(row);
   }
-  const auto n = static_cast<int64_t>(exit_rows_.size());
-  logits_ = ws_.logits.first(n);
-  if (n == 0) return;
   b_.copy_in(ws_.gather, exit_rows_.data(), exit_rows_.size() * sizeof(int32_t));
+}
+
+// 5.12, for those rows.
+void Forward::exit(Tensor x, Tensor pre) {
+  const int64_t n = logits_.rows;
+  if (n == 0) return;
   const Tensor x_exit = ws_.x_exit.first(n), pre_exit = ws_.pre_exit.first(n), u = ws_.u.first(n);
   b_.gather_rows(x, ws_.gather, x_exit);
   b_.gather_rows(pre, ws_.gather, pre_exit);

@@ -49,14 +49,19 @@ class Forward {
   ForwardHooks hooks;
 
  private:
+  // Steps of up to this many rows are decoding and verification, whose shapes recur.
+  static constexpr int kRecordedRows = 16;
+
   void place_rows(const Step& step, std::vector<SegmentRows>& where);
+  void place_exit_rows(const Step& step, const std::vector<SegmentRows>& where);
+  void compute(const Step& step, bool with_drafter);
   void enter_decoder(const Step& step);
   void layer(int l, const RowSet& rows, Tensor x, Tensor pre);
   void engram(int l, const RowSet& rows, Tensor x);
   void produce_global(int l, const StepRows& step);
   void select(int l, const StepRows& step);
   void attention(int l, const StepRows& step);
-  void exit(const Step& step, const std::vector<SegmentRows>& where, Tensor x, Tensor pre);
+  void exit(Tensor x, Tensor pre);
   void write_drafter_rings(const StepRows& step);
 
   Backend& b_;

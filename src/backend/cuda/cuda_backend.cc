@@ -49,10 +49,12 @@ CudaBackend::CudaBackend(const ModelConfig& config, Numerics numerics, double me
   scratch_ = std::make_unique<cuda::Scratch>(stream_);
   uploads_ = std::make_unique<cuda::UploadRing>(stream_);
   expert_tables_ = std::make_unique<cuda::ExpertTables>(stream_);
+  graphs_ = std::make_unique<cuda::StepGraphs>(stream_, *scratch_);
 }
 
 CudaBackend::~CudaBackend() {
   cudaStreamSynchronize(stream_);
+  graphs_.reset();
   expert_tables_.reset();
   uploads_.reset();
   scratch_.reset();

@@ -10,7 +10,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include <map>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -20,6 +20,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/expert_tables.h"
 #include "backend/cuda/launch.h"
+#include "backend/cuda/step_graphs.h"
 #include "backend/cuda/upload_ring.h"
 
 namespace peregrine {
@@ -45,6 +46,10 @@ class CudaBackend : public Backend {
   void copy_in(void* dst, const void* host, size_t bytes) override;
   void copy_out(void* host, const void* src, size_t bytes) override;
   void synchronize() override;
+  void run_recorded(const RecordKey& key, const std::function<void()>& operations) override {
+    graphs_->run(key, operations);
+  }
+  void forget_recorded(const void* owner) override { graphs_->forget(owner); }
 
   void embed(const Weight& table, const int32_t* tokens, int copies, Tensor x) override;
   void gather_rows(Tensor src, const int32_t* indices, Tensor dst) override;
@@ -101,6 +106,7 @@ class CudaBackend : public Backend {
   std::unique_ptr<cuda::Scratch> scratch_;
   std::unique_ptr<cuda::UploadRing> uploads_;
   std::unique_ptr<cuda::ExpertTables> expert_tables_;
+  std::unique_ptr<cuda::StepGraphs> graphs_;
 };
 
 }  // namespace peregrine
