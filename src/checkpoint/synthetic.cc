@@ -31,43 +31,11 @@ int exponent_for(double rms, int64_t inputs) {
   return static_cast<int>(std::lround(-std::log2(rms * std::sqrt(static_cast<double>(inputs)))));
 }
 
-// How the 64-bit random words of a tensor become its bytes: (word & keep) | set.
-struct Pattern {
-  uint64_t keep = 0, set = 0;
-};
+using Pattern = SyntheticPattern;
 
 uint64_t repeat8(uint8_t byte) { return byte * 0x0101010101010101u; }
 uint64_t repeat16(uint16_t half) { return half * 0x0001000100010001u; }
 uint64_t repeat32(uint32_t word) { return word * 0x0000000100000001u; }
-
-Pattern pattern_of(const TensorSpec& spec, bool fp4_experts) {
-  const bool matrix = spec.shape.size() == 2;
-  const int64_t inputs = spec.shape.back();
-  switch (spec.dtypes.front()) {
-    case DType::kF8E4M3:  // sign, 3 mantissa and 2 exponent bits: 0.125 to 1.875
-      return {repeat8(0x9F), repeat8(0x20)};
-    case DType::kF8E8M0: {
-      const bool fp4 = fp4_experts && spec.name.find(".experts.") != std::string::npos;
-      const int exponent = exponent_for(fp4 ? 2.9 : 0.8, inputs * 32);
-      return {0, repeat8(static_cast<uint8_t>(127 + exponent))};
-    }
-    case DType::kBF16: {
-      if (!matrix) return {0, repeat16(0x3F80)};  // norms: 1.0
-      // Rows that are looked up have inputs of 1.
-      const bool looked_up = spec.name.find("embed.weight") != std::string::npos;
-      const int exponent = exponent_for(1.5, looked_up ? 1 : inputs);
-      return {repeat16(0x807F), repeat16(static_cast<uint16_t>((127 + exponent) << 7))};
-    }
-    case DType::kF32: {
-      if (spec.name.ends_with("_scale")) return {0, repeat32(0x3F800000)};
-      if (!matrix) return {};
-      const auto exponent = static_cast<uint32_t>(127 + exponent_for(1.5, inputs));
-      return {repeat32(0x807FFFFF), repeat32(exponent << 23)};
-    }
-    default:  // FP4: every code is a number
-      return {~uint64_t{0}, 0};
-  }
-}
 
 class SyntheticSource : public TensorSource {
  public:
@@ -82,7 +50,7 @@ class SyntheticSource : public TensorSource {
       offsets_.push_back(size);
       size += (view.bytes + kAlignment - 1) / kAlignment * kAlignment;
       total_bytes_ += view.bytes;
-      patterns.push_back(pattern_of(spec, config.fp4_experts));
+      patterns.push_back(synthetic_pattern(spec, config.fp4_experts));
       tensors_.push_back(std::move(view));
     }
     allocate(size);
@@ -247,6 +215,35 @@ ModelConfig synthetic_config(const SyntheticShape& shape) {
   c.image_token_id = -1;
   c.validate("synthetic weights");
   return c;
+}
+
+SyntheticPattern synthetic_pattern(const TensorSpec& spec, bool fp4_experts) {
+  const bool matrix = spec.shape.size() == 2;
+  const int64_t inputs = spec.shape.back();
+  switch (spec.dtypes.front()) {
+    case DType::kF8E4M3:  // sign, 3 mantissa and 2 exponent bits: 0.125 to 1.875
+      return {repeat8(0x9F), repeat8(0x20)};
+    case DType::kF8E8M0: {
+      const bool fp4 = fp4_experts && spec.name.find(".experts.") != std::string::npos;
+      const int exponent = exponent_for(fp4 ? 2.9 : 0.8, inputs * 32);
+      return {0, repeat8(static_cast<uint8_t>(127 + exponent))};
+    }
+    case DType::kBF16: {
+      if (!matrix) return {0, repeat16(0x3F80)};  // norms: 1.0
+      // Rows that are looked up have inputs of 1.
+      const bool looked_up = spec.name.find("embed.weight") != std::string::npos;
+      const int exponent = exponent_for(1.5, looked_up ? 1 : inputs);
+      return {repeat16(0x807F), repeat16(static_cast<uint16_t>((127 + exponent) << 7))};
+    }
+    case DType::kF32: {
+      if (spec.name.ends_with("_scale")) return {0, repeat32(0x3F800000)};
+      if (!matrix) return {};
+      const auto exponent = static_cast<uint32_t>(127 + exponent_for(1.5, inputs));
+      return {repeat32(0x807FFFFF), repeat32(exponent << 23)};
+    }
+    default:  // FP4: every code is a number
+      return {~uint64_t{0}, 0};
+  }
 }
 
 std::unique_ptr<TensorSource> make_synthetic_source(const ModelConfig& config, uint64_t seed) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/config.h"
 #include "checkpoint/safetensors.h"
 
@@ -29,6 +30,12 @@ struct SyntheticShape {
 
 // Throws Error(kInvalidArgument) for sizes that make no model.
 ModelConfig synthetic_config(const SyntheticShape& shape);
+
+// How 64-bit random words become the bytes of a tensor: (word & keep) | set.
+struct SyntheticPattern {
+  uint64_t keep = 0, set = 0;
+};
+SyntheticPattern synthetic_pattern(const TensorSpec& spec, bool fp4_experts);
 
 // Throws Error(kOutOfMemory) when the machine cannot hold the tensors.
 std::unique_ptr<TensorSource> make_synthetic_source(const ModelConfig& config, uint64_t seed);

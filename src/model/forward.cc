@@ -36,7 +36,7 @@ void Forward::run(const Step& step, bool with_drafter, std::vector<SegmentRows>&
   logits_ = ws_.logits.first(static_cast<int64_t>(exit_rows_.size()));
 
   const bool recordable = one_row_set_ && encoder_rows_.rows() <= kRecordedRows &&
-                          !hooks.after_layer && !hooks.after_selection;
+                          !hooks.after_layer && !hooks.after_selection && !hooks.after_routing;
   if (!recordable) return compute(step, with_drafter);
   const uint64_t shape = static_cast<uint64_t>(encoder_rows_.rows()) << 32 |
                          exit_rows_.size() << 1 | (with_drafter ? 1u : 0u);
