@@ -41,11 +41,16 @@ class WeightStream {
   // `stages`: the warp's own shared memory, `n_stages` * kStageBytes.
   __device__ WeightStream(const WeightTile (&tiles)[kTiles], int64_t in, int slice,
                           std::byte* stages, int n_stages)
-      : tiles_(tiles), stages_(stages), n_stages_(n_stages), blocks_(blocks_of(in)) {
+      : stages_(stages), n_stages_(n_stages), blocks_(blocks_of(in)) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) tiles_[tile] = tiles[tile];
     const int64_t chunks = chunks_of(kProduct, in);
     chunk_ = static_cast<int>(slice_begin(chunks, slice));
     items_ = static_cast<int>(slice_begin(chunks, slice + 1) - chunk_) * kTiles;
-    for (int i = 0; i < n_stages_; ++i) copy(i);
+    for (int i = 0; i < n_stages_; i += kTiles) {
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) copy(i + tile, tiles_[tile]);
+    }
   }
 
   // acc[tile][column tile][4] += nothing but this slice; they start from zero here. `x`: the
@@ -64,7 +69,7 @@ class WeightStream {
         __syncwarp();
         multiply(item + tile, x, x_scale, acc[tile]);
         __syncwarp();
-        copy(item + tile + n_stages_);
+        copy(item + tile + n_stages_, tiles_[tile]);
       }
     }
   }
@@ -74,10 +79,10 @@ class WeightStream {
     return stages_ + static_cast<size_t>(item % n_stages_) * kStageBytes;
   }
 
-  // Queues the copy of an item; always commits a group, so that groups count items.
-  __device__ void copy(int item) {
+  // Queues the copy of an item, of the tile item % kTiles; always commits a group, so that groups
+  // count items.
+  __device__ void copy(int item, const WeightTile& tile) {
     if (item < items_) {
-      const WeightTile& tile = tiles_[kTiles == 1 ? 0 : item % kTiles];
       const int chunk = chunk_ + item / kTiles;
       const int lane = threadIdx.x % 32;
       const int64_t row_bytes = blocks_ * block_bytes(kProduct);
@@ -202,7 +207,7 @@ class WeightStream {
     widen_eight<kProduct>(words, pairs);
   }
 
-  const WeightTile (&tiles_)[kTiles];
+  WeightTile tiles_[kTiles];
   std::byte* stages_;
   int n_stages_;
   int64_t blocks_;
@@ -210,7 +215,8 @@ class WeightStream {
   int items_ = 0;
 };
 
-// Stages that hold a slice of `tiles` tiles, at most kMaxStages.
+// Stages that hold a slice of `tiles` tiles, at most kMaxStages; a multiple of `tiles`, which divides
+// kMaxStages.
 PEREGRINE_HD inline int stream_stages(Product product, int64_t in, int tiles) {
   const int64_t chunks = (chunks_of(product, in) + kSlices - 1) / kSlices;
   const int64_t items = chunks * tiles;
