@@ -5,6 +5,7 @@
 #include "backend/cuda/attention_kernels.h"
 #include "backend/cuda/attention_list.cuh"
 #include "backend/cuda/common.cuh"
+#include "backend/cuda/pdl.cuh"
 #include "formats/quantize.h"
 
 namespace peregrine::cuda {
@@ -37,6 +38,8 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) plain_kernel(PlainArgs<T> args) {
   extern __shared__ float memory[];
   __shared__ float scores[kTileRows];
+  grid_wait();
+  grid_launch();
   const int dim = args.dim;
   float* numerators = memory;
   float* query = memory + dim;
@@ -101,15 +104,14 @@ void attend_plainly(const Launch& launch, const AttentionArgs& args, const StepR
     check(cudaFuncSetAttribute(plain_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shared_bytes)),
           "shared memory of attention");
-    plain_kernel<T><<<grid, kThreads, shared_bytes, launch.stream>>>(
-        {.list = list_args(args, step, kv),
-         .q = static_cast<const T*>(args.q.data),
-         .out = static_cast<T*>(args.out.data),
-         .sinks = args.sinks,
-         .dim = dim,
-         .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)))});
+    start(plain_kernel<T>, grid, dim3(kThreads), shared_bytes, launch.stream,
+          PlainArgs<T>{.list = list_args(args, step, kv),
+                       .q = static_cast<const T*>(args.q.data),
+                       .out = static_cast<T*>(args.out.data),
+                       .sinks = args.sinks,
+                       .dim = dim,
+                       .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)))});
   });
-  check_launch("sparse_attention");
 }
 
 }  // namespace peregrine::cuda

@@ -20,6 +20,7 @@
 #include "backend/cuda/attention_list.cuh"
 #include "backend/cuda/common.cuh"
 #include "backend/cuda/packed_rows.cuh"
+#include "backend/cuda/pdl.cuh"
 #include "formats/quantize.h"
 
 namespace peregrine::cuda {
@@ -403,6 +404,8 @@ template <typename S, int kMinBlocks>
 __global__ void __launch_bounds__(kThreads, kMinBlocks) tiles_kernel(TileArgs args) {
   extern __shared__ __align__(16) unsigned char bytes[];
   auto& memory = *reinterpret_cast<Memory<S>*>(bytes);
+  grid_wait();
+  grid_launch();
   const int row = static_cast<int>(blockIdx.x) / S::kSlices;
   const int slice = static_cast<int>(blockIdx.x) % S::kSlices;
   const int first_head = static_cast<int>(blockIdx.y) * S::kHeads;
@@ -445,19 +448,21 @@ void start_tiles(const Launch& launch, const TileArgs& args, int rows) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(sizeof(Memory<S>))),
         "shared memory of attention");
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = S::kSlices;
-  cluster.val.clusterDim.y = 1;
-  cluster.val.clusterDim.z = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = S::kSlices;
+  attributes[1].val.clusterDim.y = 1;
+  attributes[1].val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(rows) * S::kSlices,
                         static_cast<unsigned>((args.heads + S::kHeads - 1) / S::kHeads));
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = sizeof(Memory<S>);
   config.stream = launch.stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = 2;
   check(cudaLaunchKernelEx(&config, kernel, args), "sparse_attention");
 }
 

@@ -6,6 +6,7 @@
 // tail; the packers read an act row and write its packed bytes.
 #include "backend/cuda/act_vector.cuh"
 #include "backend/cuda/compressor.h"
+#include "backend/cuda/pdl.cuh"
 #include "formats/quantize.h"
 
 namespace peregrine::cuda {
@@ -49,6 +50,8 @@ __device__ void store_tail(const PairArgs<T>& args, int row, int position, int i
 // row still reads is stored by that row's threads, after their reading.
 template <typename T>
 __global__ void compress_pairs_kernel(PairArgs<T> args) {
+  grid_wait();
+  grid_launch();
   const int row = static_cast<int>(blockIdx.y);
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= args.dim) return;
@@ -121,6 +124,8 @@ struct IndexRow {
 // multiple of 32, so a warp is inside the row or outside it as a whole.
 template <typename Row, typename T>
 __global__ void pack_rows_kernel(PackArgs<T> args) {
+  grid_wait();
+  grid_launch();
   const int row = static_cast<int>(blockIdx.y);
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   const int position = args.pos[row];
@@ -147,15 +152,15 @@ void pack_rows(const Launch& launch, Tensor values, const StepRows& step, int so
                   static_cast<unsigned>(step.rows));
   with_act(launch.numerics, [&](auto* type) {
     using T = ActOf<decltype(type)>;
-    pack_rows_kernel<Row, T>
-        <<<grid, kThreads, 0, launch.stream>>>({.values = static_cast<const T*>(values.data),
-                                                .dim = dim,
-                                                .source = source,
-                                                .ratio = ratio,
-                                                .pos = step.pos,
-                                                .slot = step.slot,
-                                                .writes_kv = step.writes_kv,
-                                                .kv = kv});
+    start(pack_rows_kernel<Row, T>, grid, dim3(kThreads), 0, launch.stream,
+          PackArgs<T>{.values = static_cast<const T*>(values.data),
+                      .dim = dim,
+                      .source = source,
+                      .ratio = ratio,
+                      .pos = step.pos,
+                      .slot = step.slot,
+                      .writes_kv = step.writes_kv,
+                      .kv = kv});
   });
 }
 
@@ -169,33 +174,30 @@ void compress_pairs(const Launch& launch, Tensor a, Tensor g, const StepRows& st
                   static_cast<unsigned>(step.rows));
   with_act(launch.numerics, [&](auto* type) {
     using T = ActOf<decltype(type)>;
-    compress_pairs_kernel<T>
-        <<<grid, kThreads, 0, launch.stream>>>({.a = a.f32(),
-                                                .g = g.f32(),
-                                                .latent = static_cast<T*>(latent.data),
-                                                .dim = dim,
-                                                .source = source,
-                                                .pos = step.pos,
-                                                .slot = step.slot,
-                                                .first_row = step.first_row,
-                                                .end_row = step.end_row,
-                                                .kv = kv});
+    start(compress_pairs_kernel<T>, grid, dim3(kThreads), 0, launch.stream,
+          PairArgs<T>{.a = a.f32(),
+                      .g = g.f32(),
+                      .latent = static_cast<T*>(latent.data),
+                      .dim = dim,
+                      .source = source,
+                      .pos = step.pos,
+                      .slot = step.slot,
+                      .first_row = step.first_row,
+                      .end_row = step.end_row,
+                      .kv = kv});
   });
-  check_launch("compress_pairs");
 }
 
 void store_compressed(const Launch& launch, Tensor latent, const StepRows& step, int source,
                       int ratio, const KvView& kv) {
   if (step.rows == 0) return;
   pack_rows<MainRow>(launch, latent, step, source, ratio, kv);
-  check_launch("store_compressed");
 }
 
 void store_index_keys(const Launch& launch, Tensor keys, const StepRows& step, int source,
                       int ratio, const KvView& kv) {
   if (step.rows == 0) return;
   pack_rows<IndexRow>(launch, keys, step, source, ratio, kv);
-  check_launch("store_index_keys");
 }
 
 }  // namespace peregrine::cuda

@@ -4,6 +4,7 @@
 // `copies` times.
 #include "backend/cuda/act_vector.cuh"
 #include "backend/cuda/elementwise.h"
+#include "backend/cuda/pdl.cuh"
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
@@ -42,6 +43,8 @@ __device__ float weight_element(const Weight& w, int64_t out, int64_t i) {
 
 template <typename T>
 __global__ void embed_kernel(Weight table, const int32_t* tokens, int copies, T* x) {
+  grid_wait();
+  grid_launch();
   const int64_t row = blockIdx.y;
   const int64_t i = thread_index();
   if (i >= table.in) return;
@@ -53,6 +56,8 @@ __global__ void embed_kernel(Weight table, const int32_t* tokens, int copies, T*
 // Moves rows as `units` pieces of type Unit.
 template <typename Unit>
 __global__ void gather_kernel(const Unit* src, const int32_t* indices, int64_t units, Unit* dst) {
+  grid_wait();
+  grid_launch();
   const int64_t row = blockIdx.y;
   const int64_t i = thread_index();
   if (i < units) dst[row * units + i] = src[indices[row] * units + i];
@@ -63,12 +68,14 @@ void gather_units(const Launch& launch, Tensor src, const int32_t* indices, Tens
                   size_t row_bytes) {
   const auto units = static_cast<int64_t>(row_bytes / sizeof(Unit));
   const dim3 grid(blocks_for(units), static_cast<unsigned>(dst.rows));
-  gather_kernel<<<grid, kThreads, 0, launch.stream>>>(static_cast<const Unit*>(src.data), indices,
-                                                      units, static_cast<Unit*>(dst.data));
+  start(gather_kernel<Unit>, grid, dim3(kThreads), 0, launch.stream,
+        static_cast<const Unit*>(src.data), indices, units, static_cast<Unit*>(dst.data));
 }
 
 template <typename T, int kN>
 __global__ void scale_kernel(T* x, int64_t vectors, float factor) {
+  grid_wait();
+  grid_launch();
   const int64_t i = thread_index();
   if (i >= vectors) return;
   float v[kN];
@@ -80,6 +87,8 @@ __global__ void scale_kernel(T* x, int64_t vectors, float factor) {
 
 template <typename T, int kN>
 __global__ void add_kernel(const T* x, T* y, int64_t vectors) {
+  grid_wait();
+  grid_launch();
   const int64_t i = thread_index();
   if (i >= vectors) return;
   float a[kN], b[kN];
@@ -97,10 +106,9 @@ void embed(const Launch& launch, const Weight& table, const int32_t* tokens, int
   const dim3 grid(blocks_for(table.in), static_cast<unsigned>(x.rows));
   with_act(launch.numerics, [&](auto* type) {
     using T = ActOf<decltype(type)>;
-    embed_kernel<<<grid, kThreads, 0, launch.stream>>>(table, tokens, copies,
-                                                       static_cast<T*>(x.data));
+    start(embed_kernel<T>, grid, dim3(kThreads), 0, launch.stream, table, tokens, copies,
+          static_cast<T*>(x.data));
   });
-  check_launch("embed");
 }
 
 void gather_rows(const Launch& launch, Tensor src, const int32_t* indices, Tensor dst) {
@@ -113,7 +121,6 @@ void gather_rows(const Launch& launch, Tensor src, const int32_t* indices, Tenso
   } else {
     gather_units<uint8_t>(launch, src, indices, dst, row_bytes);
   }
-  check_launch("gather_rows");
 }
 
 void scale(const Launch& launch, Tensor x, float factor) {
@@ -122,11 +129,10 @@ void scale(const Launch& launch, Tensor x, float factor) {
   with_act(launch.numerics, [&](auto* type) {
     with_vector(n, [&](auto vector) {
       using T = ActOf<decltype(type)>;
-      scale_kernel<T, vector><<<blocks_for(n / vector), kThreads, 0, launch.stream>>>(
-          static_cast<T*>(x.data), n / vector, factor);
+      start(scale_kernel<T, vector>, dim3(blocks_for(n / vector)), dim3(kThreads), 0, launch.stream,
+            static_cast<T*>(x.data), n / vector, factor);
     });
   });
-  check_launch("scale");
 }
 
 void add(const Launch& launch, Tensor x, Tensor y) {
@@ -135,11 +141,10 @@ void add(const Launch& launch, Tensor x, Tensor y) {
   with_act(x.elem == Elem::kBF16 ? Numerics::kBF16 : Numerics::kF32, [&](auto* type) {
     with_vector(n, [&](auto vector) {
       using T = ActOf<decltype(type)>;
-      add_kernel<T, vector><<<blocks_for(n / vector), kThreads, 0, launch.stream>>>(
-          static_cast<const T*>(x.data), static_cast<T*>(y.data), n / vector);
+      start(add_kernel<T, vector>, dim3(blocks_for(n / vector)), dim3(kThreads), 0, launch.stream,
+            static_cast<const T*>(x.data), static_cast<T*>(y.data), n / vector);
     });
   });
-  check_launch("add");
 }
 
 }  // namespace peregrine::cuda

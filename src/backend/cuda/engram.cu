@@ -8,6 +8,7 @@
 #include "backend/cuda/act_vector.cuh"
 #include "backend/cuda/engram.h"
 #include "backend/cuda/norm.cuh"
+#include "backend/cuda/pdl.cuh"
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
 
@@ -32,6 +33,8 @@ struct GatherArgs {
 // values are zero.
 template <typename T>
 __global__ void __launch_bounds__(kGatherThreads) gather_kernel(GatherArgs<T> args) {
+  grid_wait();
+  grid_launch();
   const int64_t piece =
       static_cast<int64_t>(blockIdx.x) * kGatherWarps + static_cast<int>(threadIdx.x) / kWarp;
   if (piece >= args.pieces) return;
@@ -75,6 +78,8 @@ struct MixArgs {
 // A block a copy of a row.
 template <typename T, int kN>
 __global__ void __launch_bounds__(kMixThreads) mix_kernel(MixArgs<T> args) {
+  grid_wait();
+  grid_launch();
   const int copies = static_cast<int>(gridDim.x);
   const int copy = static_cast<int>(blockIdx.x);
   const int64_t row = blockIdx.y;
@@ -119,10 +124,12 @@ void engram_gather(const Launch& launch, const EngramTable& table, const int64_t
   const auto blocks = static_cast<unsigned>((pieces + kGatherWarps - 1) / kGatherWarps);
   with_act(launch.numerics, [&](auto* type) {
     using T = ActOf<decltype(type)>;
-    gather_kernel<T><<<blocks, kGatherThreads, 0, launch.stream>>>(
-        {.table = table, .row_ids = row_ids, .pieces = pieces, .out = static_cast<T*>(out.data)});
+    start(gather_kernel<T>, dim3(blocks), dim3(kGatherThreads), 0, launch.stream,
+          GatherArgs<T>{.table = table,
+                        .row_ids = row_ids,
+                        .pieces = pieces,
+                        .out = static_cast<T*>(out.data)});
   });
-  check_launch("engram_gather");
 }
 
 void engram_mix(const Launch& launch, const EngramMixArgs& args) {
@@ -132,17 +139,17 @@ void engram_mix(const Launch& launch, const EngramMixArgs& args) {
   with_act(launch.numerics, [&](auto* type) {
     with_vector(dim, [&](auto vector) {
       using T = ActOf<decltype(type)>;
-      mix_kernel<T, vector><<<grid, kMixThreads, 0, launch.stream>>>(
-          {.x = static_cast<T*>(args.x.data),
-           .kv = static_cast<const T*>(args.kv.data),
-           .gain = args.gain,
-           .is_image = args.is_image,
-           .dim = static_cast<int>(dim),
-           .eps = launch.config.norm_eps,
-           .width_factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)))});
+      start(mix_kernel<T, vector>, grid, dim3(kMixThreads), 0, launch.stream,
+            MixArgs<T>{
+                .x = static_cast<T*>(args.x.data),
+                .kv = static_cast<const T*>(args.kv.data),
+                .gain = args.gain,
+                .is_image = args.is_image,
+                .dim = static_cast<int>(dim),
+                .eps = launch.config.norm_eps,
+                .width_factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)))});
     });
   });
-  check_launch("engram_mix");
 }
 
 }  // namespace peregrine::cuda

@@ -9,6 +9,7 @@
 #include "backend/cuda/act_vector.cuh"
 #include "backend/cuda/hyper_connections.h"
 #include "backend/cuda/norm.cuh"
+#include "backend/cuda/pdl.cuh"
 #include "backend/cuda/refuse.h"
 
 namespace peregrine::cuda {
@@ -76,6 +77,8 @@ __global__ void __launch_bounds__(kThreads) parts_kernel(PartArgs<T> args) {
                     weights[m][p]);
     }
   }
+  grid_wait();  // the weights are no kernel's output
+  grid_launch();
   for (int first = static_cast<int>(blockIdx.y) * kRows; first < args.rows;
        first += static_cast<int>(gridDim.y) * kRows) {
     float sums[kWarp] = {};  // [kRows][kValues]
@@ -150,6 +153,8 @@ __device__ float sinkhorn(float c, int iterations, float eps) {
 // A block a row: warps add the parts, the first makes coefficients of the sums.
 __global__ void __launch_bounds__(kThreads) coefficients_kernel(CoefficientArgs args) {
   __shared__ float sums[kSums];
+  grid_wait();
+  grid_launch();
   const int64_t row = blockIdx.x;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -193,26 +198,25 @@ void hc_mixes(const Launch& launch, Tensor x, const HcWeights& weights, HcMix mi
                   static_cast<unsigned>(std::min(groups, groups_at_once)));
   with_act(launch.numerics, [&](auto* type) {
     using T = ActOf<decltype(type)>;
-    parts_kernel<T><<<grid, kThreads, 0, launch.stream>>>({.x = static_cast<const T*>(x.data),
-                                                           .fn = weights.fn,
-                                                           .rows = rows,
-                                                           .cols = cols,
-                                                           .parts = parts});
+    start(parts_kernel<T>, grid, dim3(kThreads), 0, launch.stream,
+          PartArgs<T>{.x = static_cast<const T*>(x.data),
+                      .fn = weights.fn,
+                      .rows = rows,
+                      .cols = cols,
+                      .parts = parts});
   });
-  check_launch("hc_mixes: products");
-  coefficients_kernel<<<static_cast<unsigned>(rows), kThreads, 0, launch.stream>>>(
-      {.parts = parts,
-       .blocks = blocks,
-       .cols = cols,
-       .base = weights.base,
-       .scale = weights.scale,
-       .norm_eps = launch.config.norm_eps,
-       .eps = launch.config.hc_eps,
-       .iterations = launch.config.hc_sinkhorn_iters,
-       .pre = mix.pre.f32(),
-       .post = mix.post.f32(),
-       .comb = mix.comb.f32()});
-  check_launch("hc_mixes: coefficients");
+  start(coefficients_kernel, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, launch.stream,
+        CoefficientArgs{.parts = parts,
+                        .blocks = blocks,
+                        .cols = cols,
+                        .base = weights.base,
+                        .scale = weights.scale,
+                        .norm_eps = launch.config.norm_eps,
+                        .eps = launch.config.hc_eps,
+                        .iterations = launch.config.hc_sinkhorn_iters,
+                        .pre = mix.pre.f32(),
+                        .post = mix.post.f32(),
+                        .comb = mix.comb.f32()});
 }
 
 }  // namespace peregrine::cuda

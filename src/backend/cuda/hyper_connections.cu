@@ -6,6 +6,7 @@
 #include "backend/cuda/act_vector.cuh"
 #include "backend/cuda/hyper_connections.h"
 #include "backend/cuda/norm.cuh"
+#include "backend/cuda/pdl.cuh"
 #include "backend/cuda/refuse.h"
 
 namespace peregrine::cuda {
@@ -35,6 +36,8 @@ __device__ void collapse(const T* copies, int dim, int i, const float* factors, 
 template <typename T, int kN>
 __global__ void __launch_bounds__(kThreads)
     collapse_kernel(const T* x, const float* pre, int dim, T* out) {
+  grid_wait();
+  grid_launch();
   const int64_t row = blockIdx.y;
   const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x) * kN;
   if (i >= dim) return;
@@ -49,6 +52,8 @@ template <typename T, int kN, int kRowThreads>
 __global__ void __launch_bounds__(kRowThreads)
     collapse_norm_kernel(const T* x, const float* pre, const float* norm, float eps, int dim,
                          T* u) {
+  grid_wait();
+  grid_launch();
   const int64_t row = blockIdx.x;
   T* out = u + row * dim;
   float squares = 0;
@@ -80,6 +85,8 @@ struct ExpandArgs {
 
 template <typename T, int kN>
 __global__ void __launch_bounds__(kThreads) expand_kernel(ExpandArgs<T> args) {
+  grid_wait();
+  grid_launch();
   const int64_t row = blockIdx.y;
   const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x) * kN;
   if (i >= args.dim) return;
@@ -110,6 +117,8 @@ __global__ void __launch_bounds__(kThreads) expand_kernel(ExpandArgs<T> args) {
 template <typename T, int kN>
 __global__ void __launch_bounds__(kThreads)
     tap_kernel(const T* x, int dim, int64_t column, int64_t out_cols, T* out) {
+  grid_wait();
+  grid_launch();
   const int64_t row = blockIdx.y;
   const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x) * kN;
   if (i >= dim) return;
@@ -138,14 +147,12 @@ void hc_collapse_norm(const Launch& launch, Tensor x, Tensor pre, const float* n
     with_vector(dim, [&](auto vector) {
       with_row_threads(dim, [&](auto threads) {
         using T = ActOf<decltype(type)>;
-        collapse_norm_kernel<T, vector, threads>
-            <<<static_cast<unsigned>(x.rows), threads(), 0, launch.stream>>>(
-                static_cast<const T*>(x.data), pre.f32(), norm, launch.config.norm_eps, dim,
-                static_cast<T*>(u.data));
+        start(collapse_norm_kernel<T, vector, threads>, dim3(static_cast<unsigned>(x.rows)),
+              dim3(threads()), 0, launch.stream, static_cast<const T*>(x.data), pre.f32(), norm,
+              launch.config.norm_eps, dim, static_cast<T*>(u.data));
       });
     });
   });
-  check_launch("hc_collapse_norm");
 }
 
 void hc_collapse(const Launch& launch, Tensor x, Tensor pre, Tensor out) {
@@ -154,12 +161,11 @@ void hc_collapse(const Launch& launch, Tensor x, Tensor pre, Tensor out) {
   with_act(launch.numerics, [&](auto* type) {
     with_vector(out.cols, [&](auto vector) {
       using T = ActOf<decltype(type)>;
-      collapse_kernel<T, vector><<<grid_of(out.cols, vector, x.rows), kThreads, 0, launch.stream>>>(
-          static_cast<const T*>(x.data), pre.f32(), static_cast<int>(out.cols),
-          static_cast<T*>(out.data));
+      start(collapse_kernel<T, vector>, grid_of(out.cols, vector, x.rows), dim3(kThreads), 0,
+            launch.stream, static_cast<const T*>(x.data), pre.f32(), static_cast<int>(out.cols),
+            static_cast<T*>(out.data));
     });
   });
-  check_launch("hc_collapse");
 }
 
 void hc_expand(const Launch& launch, Tensor v, Tensor post, Tensor comb, Tensor x) {
@@ -168,15 +174,15 @@ void hc_expand(const Launch& launch, Tensor v, Tensor post, Tensor comb, Tensor 
   with_act(launch.numerics, [&](auto* type) {
     with_vector(v.cols, [&](auto vector) {
       using T = ActOf<decltype(type)>;
-      expand_kernel<T, vector><<<grid_of(v.cols, vector, x.rows), kThreads, 0, launch.stream>>>(
-          {.v = static_cast<const T*>(v.data),
-           .post = post.f32(),
-           .comb = comb.f32(),
-           .x = static_cast<T*>(x.data),
-           .dim = static_cast<int>(v.cols)});
+      start(expand_kernel<T, vector>, grid_of(v.cols, vector, x.rows), dim3(kThreads), 0,
+            launch.stream,
+            ExpandArgs<T>{.v = static_cast<const T*>(v.data),
+                          .post = post.f32(),
+                          .comb = comb.f32(),
+                          .x = static_cast<T*>(x.data),
+                          .dim = static_cast<int>(v.cols)});
     });
   });
-  check_launch("hc_expand");
 }
 
 void hc_tap(const Launch& launch, Tensor x, int64_t column, Tensor out) {
@@ -186,12 +192,11 @@ void hc_tap(const Launch& launch, Tensor x, int64_t column, Tensor out) {
   with_act(launch.numerics, [&](auto* type) {
     with_vector(dim, [&](auto vector) {
       using T = ActOf<decltype(type)>;
-      tap_kernel<T, vector><<<grid_of(dim, vector, x.rows), kThreads, 0, launch.stream>>>(
-          static_cast<const T*>(x.data), static_cast<int>(dim), column, out.cols,
-          static_cast<T*>(out.data));
+      start(tap_kernel<T, vector>, grid_of(dim, vector, x.rows), dim3(kThreads), 0, launch.stream,
+            static_cast<const T*>(x.data), static_cast<int>(dim), column, out.cols,
+            static_cast<T*>(out.data));
     });
   });
-  check_launch("hc_tap");
 }
 
 }  // namespace peregrine::cuda

@@ -12,6 +12,7 @@
 
 #include "backend/cuda/index_job.cuh"
 #include "backend/cuda/packed_rows.cuh"
+#include "backend/cuda/pdl.cuh"
 #include "backend/cuda/refuse.h"
 #include "formats/quantize.h"
 
@@ -227,6 +228,8 @@ __device__ void score_run(const IndexJob<T>& job, int row, int count, const Quer
 template <typename S, typename T>
 __global__ void __launch_bounds__(kThreads) scores_kernel(IndexJob<T> job) {
   extern __shared__ __align__(16) unsigned char memory[];
+  grid_wait();
+  grid_launch();
   const Queries<S> queries(memory, job.heads);
   const int begin = job.first + static_cast<int>(blockIdx.y) * kGroupRows;
   const int end = min(begin + kGroupRows, job.first + job.rows);
@@ -257,8 +260,7 @@ void start_scores(const Launch& launch, const IndexJob<T>& job) {
   const int most = (job.capacity + kBlockKeys - 1) / kBlockKeys;
   const int enough = std::max(1, kBlocksOfProcessor * launch.multiprocessors / groups);
   const dim3 grid(static_cast<unsigned>(std::min(most, enough)), static_cast<unsigned>(groups));
-  kernel<<<grid, kThreads, bytes, launch.stream>>>(job);
-  check_launch("index scores");
+  start(kernel, grid, dim3(kThreads), bytes, launch.stream, job);
 }
 
 }  // namespace

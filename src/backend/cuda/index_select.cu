@@ -11,6 +11,7 @@
 
 #include "backend/cuda/index_job.cuh"
 #include "backend/cuda/indexer.h"
+#include "backend/cuda/pdl.cuh"
 #include "backend/cuda/refuse.h"
 #include "backend/cuda/top_rows.cuh"
 
@@ -46,6 +47,8 @@ __global__ void __launch_bounds__(kChunkThreads) chunk_kernel(IndexJob<T> job) {
   using Key = typename IndexJob<T>::Key;
   __shared__ TopRowsMemory<kChunkThreads> memory;
   __shared__ Key keys[kChunk];
+  grid_wait();
+  grid_launch();
   const int row = job.first + static_cast<int>(blockIdx.y);
   const int begin = static_cast<int>(blockIdx.x) * kChunk;
   const int end = min(job.length(row), begin + kChunk);
@@ -114,6 +117,8 @@ __device__ void select_blocks(const IndexJob<T>& job, int row,
 template <typename T>
 __global__ void __launch_bounds__(kFinalThreads) final_kernel(IndexJob<T> job) {
   __shared__ TopRowsMemory<kFinalThreads> memory;
+  grid_wait();
+  grid_launch();
   const int row = job.first + static_cast<int>(blockIdx.x);
   if (blockIdx.y == 0) {
     select_rows(job, row, memory);
@@ -153,8 +158,8 @@ void select(const Launch& launch, IndexJob<T> job, int dim) {
     chunk_kernel<T>
         <<<dim3(static_cast<unsigned>(job.chunks), rows), kChunkThreads, 0, launch.stream>>>(job);
     check_launch("index chunks");
-    final_kernel<T><<<dim3(rows, job.publish ? 2 : 1), kFinalThreads, 0, launch.stream>>>(job);
-    check_launch("index selection");
+    start(final_kernel<T>, dim3(rows, job.publish ? 2 : 1), dim3(kFinalThreads), 0, launch.stream,
+          job);
   }
 }
 

@@ -4,6 +4,7 @@
 #include "backend/cuda/act_vector.cuh"
 #include "backend/cuda/norm.cuh"
 #include "backend/cuda/norm.h"
+#include "backend/cuda/pdl.cuh"
 
 namespace peregrine::cuda {
 namespace {
@@ -11,6 +12,8 @@ namespace {
 template <typename T, int kN, int kThreads>
 __global__ void __launch_bounds__(kThreads)
     rms_norm_kernel(const T* x, const float* norm, float eps, int cols, T* y) {
+  grid_wait();
+  grid_launch();
   const int64_t row = static_cast<int64_t>(blockIdx.x) * cols;
   float squares = 0;
   for (int i = static_cast<int>(threadIdx.x) * kN; i < cols; i += kThreads * kN) {
@@ -36,14 +39,12 @@ void rms_norm(const Launch& launch, Tensor x, const float* norm, Tensor y) {
     with_vector(cols, [&](auto vector) {
       with_row_threads(cols, [&](auto threads) {
         using T = ActOf<decltype(type)>;
-        rms_norm_kernel<T, vector, threads>
-            <<<static_cast<unsigned>(x.rows), threads(), 0, launch.stream>>>(
-                static_cast<const T*>(x.data), norm, launch.config.norm_eps, cols,
-                static_cast<T*>(y.data));
+        start(rms_norm_kernel<T, vector, threads>, dim3(static_cast<unsigned>(x.rows)),
+              dim3(threads()), 0, launch.stream, static_cast<const T*>(x.data), norm,
+              launch.config.norm_eps, cols, static_cast<T*>(y.data));
       });
     });
   });
-  check_launch("rms_norm");
 }
 
 }  // namespace peregrine::cuda

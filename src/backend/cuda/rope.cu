@@ -3,6 +3,7 @@
 //
 // Bytes: rope_dim elements of every head, read and written once.
 #include "backend/cuda/common.cuh"
+#include "backend/cuda/pdl.cuh"
 #include "backend/cuda/refuse.h"
 #include "backend/cuda/rope.h"
 
@@ -27,6 +28,8 @@ struct RopeArgs {
 template <typename T>
 __global__ void __launch_bounds__(kThreads) rope_kernel(RopeArgs<T> args) {
   __shared__ float cosines[kMaxPairs], sines[kMaxPairs];
+  grid_wait();
+  grid_launch();
   const int row = static_cast<int>(blockIdx.x);
   const int position = args.positions[row] / args.position_step * args.position_step;
   for (int i = static_cast<int>(threadIdx.x); i < args.pairs; i += kThreads) {
@@ -59,17 +62,16 @@ void rope(const Launch& launch, Tensor x, int heads, const StepRows& step,
     refuse("the number of rotated dimensions of a head", params.rope_dim, "at most 1024");
   with_act(launch.numerics, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    rope_kernel<<<static_cast<unsigned>(x.rows), kThreads, 0, launch.stream>>>(
-        RopeArgs<T>{.x = static_cast<T*>(x.data),
-                    .heads = heads,
-                    .head_dim = static_cast<int>(x.cols) / heads,
-                    .positions = step.pos,
-                    .frequencies = params.frequencies,
-                    .pairs = pairs,
-                    .position_step = params.position_step,
-                    .inverse = params.inverse});
+    start(rope_kernel<T>, dim3(static_cast<unsigned>(x.rows)), dim3(kThreads), 0, launch.stream,
+          RopeArgs<T>{.x = static_cast<T*>(x.data),
+                      .heads = heads,
+                      .head_dim = static_cast<int>(x.cols) / heads,
+                      .positions = step.pos,
+                      .frequencies = params.frequencies,
+                      .pairs = pairs,
+                      .position_step = params.position_step,
+                      .inverse = params.inverse});
   });
-  check_launch("rope");
 }
 
 }  // namespace peregrine::cuda

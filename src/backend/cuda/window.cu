@@ -3,6 +3,7 @@
 //
 // Bytes: pack_window reads an act row and writes 33 bytes per 32 values; store_window copies them.
 #include "backend/cuda/common.cuh"
+#include "backend/cuda/pdl.cuh"
 #include "backend/cuda/window.h"
 #include "formats/quantize.h"
 
@@ -16,6 +17,8 @@ static_assert(kActBlock == kWarp, "a warp packs a block");
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     pack_window_kernel(const T* kv, int dim, uint8_t* packed, int64_t row_bytes) {
+  grid_wait();
+  grid_launch();
   const int64_t row = blockIdx.x;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   uint8_t* codes = packed + row * row_bytes;
@@ -34,6 +37,8 @@ template <typename Unit>
 __global__ void store_window_kernel(const Unit* packed, int units, const int32_t* pos,
                                     const int32_t* slot, const int32_t* end_row, int ring_layer,
                                     KvView kv) {
+  grid_wait();
+  grid_launch();
   const int row = static_cast<int>(blockIdx.x);
   if (end_row[row] - row > kv.ring_rows) return;  // a later row of the step takes the place
   auto* to = reinterpret_cast<Unit*>(kv.ring_row(slot[row], ring_layer, pos[row]));
@@ -44,9 +49,10 @@ __global__ void store_window_kernel(const Unit* packed, int units, const int32_t
 template <typename Unit>
 void store_units(const Launch& launch, Tensor packed, const StepRows& step, int ring_layer,
                  const KvView& kv) {
-  store_window_kernel<<<static_cast<unsigned>(step.rows), kWarp, 0, launch.stream>>>(
-      static_cast<const Unit*>(packed.data), static_cast<int>(kv.window_row_bytes / sizeof(Unit)),
-      step.pos, step.slot, step.end_row, ring_layer, kv);
+  start(store_window_kernel<Unit>, dim3(static_cast<unsigned>(step.rows)), dim3(kWarp), 0,
+        launch.stream, static_cast<const Unit*>(packed.data),
+        static_cast<int>(kv.window_row_bytes / sizeof(Unit)), step.pos, step.slot, step.end_row,
+        ring_layer, kv);
 }
 
 }  // namespace
@@ -55,10 +61,10 @@ void pack_window(const Launch& launch, Tensor kv, Tensor packed) {
   if (kv.rows == 0) return;
   with_act(launch.numerics, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    pack_window_kernel<<<static_cast<unsigned>(kv.rows), kThreads, 0, launch.stream>>>(
-        static_cast<const T*>(kv.data), static_cast<int>(kv.cols), packed.u8(), packed.cols);
+    start(pack_window_kernel<T>, dim3(static_cast<unsigned>(kv.rows)), dim3(kThreads), 0,
+          launch.stream, static_cast<const T*>(kv.data), static_cast<int>(kv.cols), packed.u8(),
+          packed.cols);
   });
-  check_launch("pack_window");
 }
 
 void store_window(const Launch& launch, Tensor packed, const StepRows& step, int ring_layer,
@@ -69,7 +75,6 @@ void store_window(const Launch& launch, Tensor packed, const StepRows& step, int
   } else {
     store_units<uint8_t>(launch, packed, step, ring_layer, kv);
   }
-  check_launch("store_window");
 }
 
 }  // namespace peregrine::cuda
