@@ -44,8 +44,7 @@ class ChunkTile {
   static constexpr int kRowBytes = kStepBlocks * block_bytes(kProduct);
   static constexpr int kWeightBytes = kChunkOutputs * kRowBytes;
   static constexpr int kInputBytes = kChunkColumns * 128;
-  static constexpr bool kInputScales =
-      kProduct == Product::kF8Codes || kProduct == Product::kF4Codes;
+  static constexpr bool kInputScales = has_input_scale(kProduct);
   static constexpr int kScaleBytes = kInputScales ? kStepBlocks * kChunkColumns * 4 : 0;
   static constexpr int kStageBytes = kWeightBytes + kInputBytes + kScaleBytes;
   static constexpr int kSharedBytes = kStages * kStageBytes;
@@ -222,6 +221,7 @@ class ChunkTile {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           fragment(weights, warp / 2 * 32 + m * 16 + h * 8 + g, b, t, a[m][h]);
+          w[m][h] = 1;
           if constexpr (has_scale(kProduct)) {
             const uint32_t byte = bytes[m][kProduct == Product::kF4Codes ? h : 0];
             w[m][h] = scale_value((byte >> (8 * b)) & 0xFFu);
@@ -234,22 +234,17 @@ class ChunkTile {
         const int column = warp % 2 * 64 + n * 8;
         const uint4 in = *reinterpret_cast<const uint4*>(inputs + (column + g) * 128 +
                                                          ((b * 4 + t) ^ swizzle(g)) * 16);
-        if constexpr (kProduct == Product::kBF16) {
+        float2 s = make_float2(1, 1);
+        if constexpr (kInputScales)
+          s = *reinterpret_cast<const float2*>(input_scales + b * kChunkColumns + column + 2 * t);
 #pragma unroll
-          for (int m = 0; m < 2; ++m) block_product<kProduct>(acc[m][n], a[m][0], a[m][1], in);
-        } else {
-          float2 s = make_float2(1, 1);
-          if constexpr (kInputScales)
-            s = *reinterpret_cast<const float2*>(input_scales + b * kChunkColumns + column + 2 * t);
-#pragma unroll
-          for (int m = 0; m < 2; ++m) {
-            float part[4] = {0, 0, 0, 0};
-            block_product<kProduct>(part, a[m][0], a[m][1], in);
-            acc[m][n][0] = fmaf(w[m][0] * s.x, part[0], acc[m][n][0]);
-            acc[m][n][1] = fmaf(w[m][0] * s.y, part[1], acc[m][n][1]);
-            acc[m][n][2] = fmaf(w[m][1] * s.x, part[2], acc[m][n][2]);
-            acc[m][n][3] = fmaf(w[m][1] * s.y, part[3], acc[m][n][3]);
-          }
+        for (int m = 0; m < 2; ++m) {
+          float part[4] = {0, 0, 0, 0};
+          block_product<kProduct>(part, a[m][0], a[m][1], in);
+          acc[m][n][0] = fmaf(w[m][0] * s.x, part[0], acc[m][n][0]);
+          acc[m][n][1] = fmaf(w[m][0] * s.y, part[1], acc[m][n][1]);
+          acc[m][n][2] = fmaf(w[m][1] * s.x, part[2], acc[m][n][2]);
+          acc[m][n][3] = fmaf(w[m][1] * s.y, part[3], acc[m][n][3]);
         }
       }
     }

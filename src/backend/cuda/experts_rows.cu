@@ -7,195 +7,162 @@
 namespace peregrine::cuda {
 namespace {
 
-constexpr int kThreads = kSlices * kWarp;
+// Jobs of the shared expert's tiles first, then of the routed ones; `per_tile` jobs a tile of pairs.
+// kDown: a job is 32 outputs of w2, else 16 each of w1 and w3.
+template <Product kProduct, bool kDown>
+struct ExpertTiles {
+  const Expert* table;
+  const ExpertTile* pairs;
+  int per_tile;
 
-// Where the columns of a tile read and write.
-template <int kColumns>
-struct Columns {
-  int pair[kColumns];           // of column g, -1: none
-  const uint16_t* x[kColumns];  // its inputs
-  const float* x_scale[kColumns][2];
+  __device__ const ExpertTile& tile(int job) const { return pairs[job / per_tile]; }
+  __device__ int64_t output(int job) const {
+    return static_cast<int64_t>(job % per_tile) * (kDown ? 2 * kTileOutputs : kTileOutputs);
+  }
+  __device__ void operator()(int job, WeightTile (&tiles)[2]) const {
+    const Expert& expert = table[tile(job).expert];
+    if constexpr (kDown) {
+      tiles[0] = weight_tile<kProduct>(expert.w2, output(job));
+      tiles[1] = weight_tile<kProduct>(expert.w2, output(job) + kTileOutputs);
+    } else {
+      tiles[0] = weight_tile<kProduct>(expert.w1, output(job));
+      tiles[1] = weight_tile<kProduct>(expert.w3, output(job));
+    }
+  }
 };
 
 // `divide`: inputs belong to rows (pair / slots) instead of pairs.
 template <int kColumns>
-__device__ Columns<kColumns> columns_of(const ExpertTile& tile, const int32_t* order,
-                                        const Prepared& input, int divide) {
+__device__ StreamInputs<kColumns> inputs_of(const ExpertTile& tile, const int32_t* order,
+                                            const Prepared& input, int divide) {
   const int lane = threadIdx.x % kWarp;
-  Columns<kColumns> columns;
+  StreamInputs<kColumns> inputs;
+  inputs.stride = input.block_stride();
+  inputs.scale_stride = input.scale_stride();
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) {
     const int mine = c * 8 + lane / 4;
-    columns.pair[c] = mine < tile.count ? order[tile.begin + mine] : -1;
-    columns.x[c] = mine < tile.count ? input.values + columns.pair[c] / divide * input.in : nullptr;
+    inputs.x[c] =
+        mine < tile.count ? input.row(order[tile.begin + mine] / divide) : nullptr;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int column = c * 8 + lane % 4 * 2 + i;
-      const int pair = order[tile.begin + (column < tile.count ? column : 0)];
-      columns.x_scale[c][i] = input.scales + pair / divide * (input.in / 32);
+      inputs.scale[c][i] =
+          input.scale_row(order[tile.begin + (column < tile.count ? column : 0)] / divide);
     }
   }
-  return columns;
+  return inputs;
 }
 
-template <Product kProduct, int kColumns>
-__device__ void gate_up(const ExpertStep& step, const Expert& expert, const ExpertTile* known,
-                        const Prepared& input, int n_stages, std::byte* shared) {
-  const int warp = threadIdx.x / kWarp;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kTileOutputs;
-  const WeightTile tiles[2] = {weight_tile<kProduct>(expert.w1, first),
-                               weight_tile<kProduct>(expert.w3, first)};
-  WeightStream<kProduct, 2, kColumns> stream(tiles, step.dim, warp,
-                                             shared + warp * n_stages * kStageBytes, n_stages);
-  if (known == nullptr) {  // the shared expert: its weights are on their way already
-    grid_wait();
-    grid_launch();
-    known = step.lists.tiles + blockIdx.y;
-  }
-  const ExpertTile tile = *known;
-  const Columns<kColumns> columns =
-      columns_of<kColumns>(tile, step.lists.order, input, step.lists.slots);
-  float acc[2][kColumns][4];
-  stream.run(columns.x, columns.x_scale, acc);
+template <int kColumns>
+using Partial = float[2][2][kSlices][kTileOutputs * kColumns * 8];
 
-  constexpr int kOutputs = kTileOutputs * kColumns * 8;
-  __shared__ float partial[2][kSlices][kOutputs];
-  put_partial<kColumns>(partial[0][warp], acc[0]);
-  put_partial<kColumns>(partial[1][warp], acc[1]);
-  __syncthreads();
-  const int output = threadIdx.x % kTileOutputs, column = threadIdx.x / kTileOutputs;
-  if (column >= tile.count || output >= tiles[0].valid) return;
-  const int at = output * (kColumns * 8) + column;
-  const float a = round_bf16(sum_slices(&partial[0][0][at], kOutputs));
-  const float b = round_bf16(sum_slices(&partial[1][0][at], kOutputs));
-  const int pair = step.lists.order[tile.begin + column];
+// The jobs first, first + step, ... below `jobs`. kDown: y = h . w2^T, else h = activation of
+// u . w1^T and u . w3^T.
+template <Product kProduct, bool kDown, int kColumns>
+__device__ void run_jobs(const ExpertStep& step, const Prepared& input, int per_tile, int first,
+                         int stride, int jobs, std::byte* ring, Partial<kColumns>& partial) {
+  using Tiles = ExpertTiles<kProduct, kDown>;
+  const Tiles tiles{step.table, step.lists.tiles, per_tile};
+  WeightStream<kProduct, 2, kColumns, Tiles> stream(tiles, kDown ? step.inner : step.dim, first,
+                                                    stride, jobs, ring);
   const int slots = step.lists.slots;
   const int active = step.lists.shared_tiles > 0 ? slots - 1 : slots;
-  const float weight =
-      pair % slots == active ? 1.0f : step.weights[pair / slots * active + pair % slots];
-  step.gated[pair * step.inner + first + output] =
-      bf16_bits(gated(a, b, weight, step.swiglu_limit));
-}
-
-template <Product kRouted, int kColumns>
-__global__ void __launch_bounds__(kThreads) gate_up_kernel(ExpertStep step, int n_stages) {
-  extern __shared__ __align__(128) std::byte shared[];
-  if (static_cast<int>(blockIdx.y) < step.lists.shared_tiles) {
-    gate_up<Product::kF8Codes, kColumns>(step, step.shared, nullptr, step.shared_input, n_stages,
-                                         shared);
-    return;
-  }
-  grid_wait();
-  grid_launch();
-  if (static_cast<int>(blockIdx.y) >= *step.lists.n_tiles) return;
-  const ExpertTile& tile = step.lists.tiles[blockIdx.y];
-  gate_up<kRouted, kColumns>(step, step.table[tile.expert], &tile, step.routed_input, n_stages,
-                             shared);
-}
-
-template <Product kProduct, int kColumns>
-__device__ void down(const ExpertStep& step, const Expert& expert, const ExpertTile* known,
-                     int n_stages, std::byte* shared) {
   const int warp = threadIdx.x / kWarp;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * (2 * kTileOutputs);
-  WeightTile tiles[2] = {weight_tile<kProduct>(expert.w2, first), {}};
-  if (first + kTileOutputs < expert.w2.out)
-    tiles[1] = weight_tile<kProduct>(expert.w2, first + kTileOutputs);
-  else
-    tiles[1] = {tiles[0].data, tiles[0].scale, 0};
-  WeightStream<kProduct, 2, kColumns> stream(tiles, step.inner, warp,
-                                             shared + warp * n_stages * kStageBytes, n_stages);
-  if (known == nullptr) {
-    grid_wait();
-    grid_launch();
-    known = step.lists.tiles + blockIdx.y;
+  constexpr int kPitch = kColumns * 8;
+  constexpr int kOutputs = kTileOutputs * kPitch;
+  int half = 0;
+  for (int job = first; job < jobs; job += stride, half ^= 1) {
+    const ExpertTile tile = tiles.tile(job);
+    const int64_t output0 = tiles.output(job);
+    const StreamInputs<kColumns> inputs =
+        inputs_of<kColumns>(tile, step.lists.order, input, kDown ? 1 : slots);
+    float acc[2][kColumns][4];
+    stream.run(inputs, acc);
+    put_partial<kColumns>(partial[half][0][warp], acc[0]);
+    put_partial<kColumns>(partial[half][1][warp], acc[1]);
+    __syncthreads();
+    constexpr int kJobOutputs = kDown ? 2 * kTileOutputs : kTileOutputs;
+    for (int i = threadIdx.x; i < kJobOutputs * kPitch; i += kStreamThreads) {
+      const int output = i % kJobOutputs, column = i / kJobOutputs;
+      if (column >= tile.count) continue;
+      const int pair = step.lists.order[tile.begin + column];
+      const int at = output % kTileOutputs * kPitch + column;
+      if constexpr (kDown) {
+        if (output0 + output >= step.dim) continue;
+        step.output[pair * step.dim + output0 + output] =
+            bf16_bits(sum_slices(&partial[half][output / kTileOutputs][0][at], kOutputs));
+      } else {
+        if (output0 + output >= step.inner) continue;
+        const float a = round_bf16(sum_slices(&partial[half][0][0][at], kOutputs));
+        const float b = round_bf16(sum_slices(&partial[half][1][0][at], kOutputs));
+        const float weight =
+            pair % slots == active ? 1.0f : step.weights[pair / slots * active + pair % slots];
+        step.gated[pair * step.inner + output0 + output] =
+            bf16_bits(gated(a, b, weight, step.swiglu_limit));
+      }
+    }
   }
-  const ExpertTile tile = *known;
-  const Columns<kColumns> columns =
-      columns_of<kColumns>(tile, step.lists.order, step.inner_input, 1);
-  float acc[2][kColumns][4];
-  stream.run(columns.x, columns.x_scale, acc);
-
-  constexpr int kOutputs = kTileOutputs * kColumns * 8;
-  __shared__ float partial[2][kSlices][kOutputs];
-  put_partial<kColumns>(partial[0][warp], acc[0]);
-  put_partial<kColumns>(partial[1][warp], acc[1]);
+  // The next product's copies and sums use the same memory.
+  async_wait<0>();
   __syncthreads();
-  for (int i = threadIdx.x; i < 2 * kOutputs; i += kThreads) {
-    const int output = i % (2 * kTileOutputs), column = i / (2 * kTileOutputs);
-    if (column >= tile.count || first + output >= step.dim) continue;
-    const float sum = sum_slices(
-        &partial[output / kTileOutputs][0][output % kTileOutputs * (kColumns * 8) + column],
-        kOutputs);
-    step.output[step.lists.order[tile.begin + column] * step.dim + first + output] = bf16_bits(sum);
-  }
 }
 
-template <Product kRouted, int kColumns>
-__global__ void __launch_bounds__(kThreads) down_kernel(ExpertStep step, int n_stages) {
-  extern __shared__ __align__(128) std::byte shared[];
-  if (static_cast<int>(blockIdx.y) < step.lists.shared_tiles) {
-    down<Product::kF8Codes, kColumns>(step, step.shared, nullptr, n_stages, shared);
-    return;
-  }
+template <Product kRouted, bool kDown, int kColumns>
+__global__ void __launch_bounds__(kStreamThreads, 2) jobs_kernel(ExpertStep step, int per_tile) {
+  extern __shared__ __align__(128) std::byte ring[];
+  __shared__ Partial<kColumns> partial;
   grid_wait();
   grid_launch();
-  if (static_cast<int>(blockIdx.y) >= *step.lists.n_tiles) return;
-  const ExpertTile& tile = step.lists.tiles[blockIdx.y];
-  down<kRouted, kColumns>(step, step.table[tile.expert], &tile, n_stages, shared);
+  const int stride = static_cast<int>(gridDim.x);
+  const int shared_jobs = step.lists.shared_tiles * per_tile;
+  int job = static_cast<int>(blockIdx.x);
+  if (job < shared_jobs) {
+    run_jobs<Product::kF8Codes, kDown, kColumns>(step,
+                                                 kDown ? step.inner_input : step.shared_input,
+                                                 per_tile, job, stride, shared_jobs, ring, partial);
+    job += (shared_jobs - job + stride - 1) / stride * stride;
+  }
+  const int jobs = *step.lists.n_tiles * per_tile;
+  if (job < jobs) {
+    run_jobs<kRouted, kDown, kColumns>(step, kDown ? step.inner_input : step.routed_input, per_tile,
+                                       job, stride, jobs, ring, partial);
+  }
 }
 
-void run(const Launch& launch, void (*kernel)(ExpertStep, int), const ExpertStep& step, int64_t in,
-         int64_t blocks) {
-  // The shared expert's F8 rows are the longer ones.
-  const int stages = stream_stages(Product::kF8Codes, in, 2);
-  const size_t shared = static_cast<size_t>(kSlices * stages * kStageBytes);
-  start(kernel, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(step.lists.max_tiles)),
-        dim3(kThreads), shared, launch.stream, step, stages);
+template <Product kRouted, bool kDown, int kColumns>
+void run(const Launch& launch, const ExpertStep& step) {
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(jobs_kernel<kRouted, kDown, kColumns>,
+                           cudaFuncAttributeMaxDynamicSharedMemorySize, kRingBytes);
+  check(allowed, "shared memory of jobs_kernel");
+  const int64_t outputs = kDown ? step.dim : step.inner;
+  constexpr int kJobOutputs = kDown ? 2 * kTileOutputs : kTileOutputs;
+  start(jobs_kernel<kRouted, kDown, kColumns>,
+        dim3(static_cast<unsigned>(2 * launch.multiprocessors)), dim3(kStreamThreads), kRingBytes,
+        launch.stream, step, static_cast<int>((outputs + kJobOutputs - 1) / kJobOutputs));
 }
 
-template <Product kRouted, int kColumns>
-void run_gate_up(const Launch& launch, const ExpertStep& step) {
-  static const cudaError_t allowed = cudaFuncSetAttribute(
-      gate_up_kernel<kRouted, kColumns>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-      kSlices * kMaxStages * kStageBytes);
-  check(allowed, "shared memory of gate_up_kernel");
-  run(launch, gate_up_kernel<kRouted, kColumns>, step, step.dim,
-      (step.inner + kTileOutputs - 1) / kTileOutputs);
-}
-
-template <Product kRouted, int kColumns>
-void run_down(const Launch& launch, const ExpertStep& step) {
-  static const cudaError_t allowed = cudaFuncSetAttribute(
-      down_kernel<kRouted, kColumns>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-      kSlices * kMaxStages * kStageBytes);
-  check(allowed, "shared memory of down_kernel");
-  run(launch, down_kernel<kRouted, kColumns>, step, step.inner,
-      (step.dim + 2 * kTileOutputs - 1) / (2 * kTileOutputs));
+template <bool kDown>
+void run_product(const Launch& launch, const ExpertStep& step) {
+  const bool f4 = step.routed_product == Product::kF4Codes;
+  if (step.rows <= 8) {
+    f4 ? run<Product::kF4Codes, kDown, 1>(launch, step)
+       : run<Product::kF8Codes, kDown, 1>(launch, step);
+  } else {
+    f4 ? run<Product::kF4Codes, kDown, 2>(launch, step)
+       : run<Product::kF8Codes, kDown, 2>(launch, step);
+  }
 }
 
 }  // namespace
 
 void expert_rows_gate_up(const Launch& launch, const ExpertStep& step) {
-  const bool f4 = step.routed_product == Product::kF4Codes;
-  if (step.rows <= 8) {
-    f4 ? run_gate_up<Product::kF4Codes, 1>(launch, step)
-       : run_gate_up<Product::kF8Codes, 1>(launch, step);
-  } else {
-    f4 ? run_gate_up<Product::kF4Codes, 2>(launch, step)
-       : run_gate_up<Product::kF8Codes, 2>(launch, step);
-  }
+  run_product<false>(launch, step);
 }
 
 void expert_rows_down(const Launch& launch, const ExpertStep& step) {
-  const bool f4 = step.routed_product == Product::kF4Codes;
-  if (step.rows <= 8) {
-    f4 ? run_down<Product::kF4Codes, 1>(launch, step)
-       : run_down<Product::kF8Codes, 1>(launch, step);
-  } else {
-    f4 ? run_down<Product::kF4Codes, 2>(launch, step)
-       : run_down<Product::kF8Codes, 2>(launch, step);
-  }
+  run_product<true>(launch, step);
 }
 
 }  // namespace peregrine::cuda

@@ -36,16 +36,19 @@ void product_of(const Launch& launch, Tensor x, const Weight& w, LinearKind kind
   const bool whole_tiles = groups == 1 || group_out % 16 == 0;
   if (!whole_tiles || !tensor_core_product(launch, w, kind, product))
     return linear_plain(launch, x, w, groups, y);
-  std::byte* memory = launch.scratch.get(prepared_bytes(product, x.rows, x.cols));
-  const LinearArgs args{
-      prepare(launch, product, static_cast<const uint16_t*>(x.data), x.rows, x.cols, memory),
-      x.rows, w, group_out, y};
+  std::byte* memory = launch.scratch.get(prepared_bytes(x.rows, x.cols));
+  const auto* values = static_cast<const uint16_t*>(x.data);
   if (x.rows > kMaxStreamRows && (groups == 1 || group_out % kChunkOutputs == 0)) {
-    linear_chunk(launch, product, args);
+    const Prepared inputs = prepare(launch, product, values, x.rows, x.cols, false, memory);
+    linear_chunk(launch, product, {inputs, x.rows, w, group_out, y});
     return;
   }
-  for (int64_t row = 0; row < x.rows; row += kMaxStreamRows)
-    linear_rows(launch, product, args.slice(row, std::min(kMaxStreamRows, x.rows - row)));
+  for (int64_t row = 0; row < x.rows; row += kMaxStreamRows) {
+    const int64_t rows = std::min(kMaxStreamRows, x.rows - row);
+    const Prepared inputs =
+        prepare(launch, product, values + row * x.cols, rows, x.cols, true, memory);
+    linear_rows(launch, product, {inputs, rows, w, group_out, y.slice(row, rows)});
+  }
 }
 
 }  // namespace

@@ -16,15 +16,6 @@ struct LinearArgs {
   Weight w;
   int64_t group_out = 0;
   Tensor y;
-
-  LinearArgs slice(int64_t begin, int64_t n) const {
-    LinearArgs part = *this;
-    part.x.values += begin * x.in;
-    if (x.scales != nullptr) part.x.scales += begin * (x.in / 32);
-    part.rows = n;
-    part.y = y.slice(begin, n);
-    return part;
-  }
 };
 
 inline constexpr int64_t kMaxStreamRows = 16;

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "backend/cuda/common.cuh"
 #include "backend/cuda/linear_kernels.h"
 #include "backend/cuda/pdl.cuh"
@@ -6,71 +8,100 @@
 namespace peregrine::cuda {
 namespace {
 
-constexpr int kThreads = kSlices * kWarp;
+// Tiles of one matrix in ascending order.
+template <Product kProduct, int kTiles>
+struct MatrixTiles {
+  Weight w;
+  __device__ void operator()(int job, WeightTile (&tiles)[kTiles]) const {
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+      tiles[i] = weight_tile<kProduct>(w, (static_cast<int64_t>(job) * kTiles + i) * kTileOutputs);
+  }
+};
 
-// A block: 16 outputs, a warp a slice.
-template <Product kProduct, int kColumns>
-__global__ void __launch_bounds__(kThreads) rows_kernel(LinearArgs args, int n_stages) {
-  extern __shared__ __align__(128) std::byte shared[];
+// Blocks stay and take jobs of 16 * kTiles outputs in turns; a warp a slice of the inputs.
+template <Product kProduct, int kTiles, int kColumns>
+__global__ void __launch_bounds__(kStreamThreads, 2) rows_kernel(LinearArgs args, int jobs) {
+  extern __shared__ __align__(128) std::byte ring[];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kTileOutputs;
-  const WeightTile tiles[1] = {weight_tile<kProduct>(args.w, first)};
-  WeightStream<kProduct, 1, kColumns> stream(tiles, args.w.in, warp,
-                                             shared + warp * n_stages * kStageBytes, n_stages);
+  const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
+  using Tiles = MatrixTiles<kProduct, kTiles>;
+  WeightStream<kProduct, kTiles, kColumns, Tiles> stream(Tiles{args.w}, args.w.in, first, step,
+                                                         jobs, ring);
   grid_wait();
   grid_launch();
 
-  const int64_t offset = first / args.group_out * args.w.in;
-  const uint16_t* x[kColumns];
-  const float* x_scale[kColumns][2];
-#pragma unroll
-  for (int c = 0; c < kColumns; ++c) {
-    const int64_t row = c * 8 + lane / 4;
-    x[c] = row < args.rows ? args.x.values + row * args.x.in + offset : nullptr;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int64_t column = c * 8 + lane % 4 * 2 + i;
-      x_scale[c][i] = args.x.scales + (column < args.rows ? column : 0) * (args.x.in / 32);
-    }
-  }
-  float acc[1][kColumns][4];
-  stream.run(x, x_scale, acc);
-
   constexpr int kOutputs = kTileOutputs * kColumns * 8;
-  __shared__ float partial[kSlices][kOutputs];
-  put_partial<kColumns>(partial[warp], acc[0]);
-  __syncthreads();
-  const int i = threadIdx.x;
-  const int output = i % kTileOutputs, row = i / kTileOutputs;
-  if (row >= kColumns * 8 || row >= args.rows || output >= tiles[0].valid) return;
-  const float sum = sum_slices(&partial[0][output * (kColumns * 8) + row], kOutputs);
-  const int64_t at = row * args.w.out + first + output;
-  if (args.y.elem == Elem::kBF16) {
-    static_cast<Bf16*>(args.y.data)[at] = bf16_bits(sum);
-  } else {
-    static_cast<float*>(args.y.data)[at] = sum;
+  __shared__ float partial[2][kTiles][kSlices][kOutputs];
+  int half = 0;
+  for (int job = first; job < jobs; job += step, half ^= 1) {
+    const int64_t output0 = static_cast<int64_t>(job) * (kTiles * kTileOutputs);
+    const int64_t block0 = output0 / args.group_out * (args.w.in / 32);
+    StreamInputs<kColumns> inputs;
+    inputs.stride = args.x.block_stride();
+    inputs.scale_stride = args.x.scale_stride();
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      const int64_t row = c * 8 + lane / 4;
+      inputs.x[c] =
+          row < args.rows ? args.x.row(row) + block0 * args.x.block_stride() : nullptr;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int64_t column = c * 8 + lane % 4 * 2 + i;
+        inputs.scale[c][i] =
+            args.x.scale_row(column < args.rows ? column : 0) + block0 * args.x.scale_stride();
+      }
+    }
+    float acc[kTiles][kColumns][4];
+    stream.run(inputs, acc);
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) put_partial<kColumns>(partial[half][i][warp], acc[i]);
+    __syncthreads();
+    for (int i = threadIdx.x; i < kTiles * kOutputs; i += kStreamThreads) {
+      const int output = i % (kTiles * kTileOutputs), row = i / (kTiles * kTileOutputs);
+      if (row >= args.rows || output0 + output >= args.w.out) continue;
+      const float sum =
+          sum_slices(&partial[half][output / kTileOutputs][0]
+                             [output % kTileOutputs * (kColumns * 8) + row],
+                     kOutputs);
+      const int64_t at = row * args.w.out + output0 + output;
+      if (args.y.elem == Elem::kBF16) {
+        static_cast<Bf16*>(args.y.data)[at] = bf16_bits(sum);
+      } else {
+        static_cast<float*>(args.y.data)[at] = sum;
+      }
+    }
   }
 }
 
-template <Product kProduct, int kColumns>
+template <Product kProduct, int kTiles, int kColumns>
 void run(const Launch& launch, const LinearArgs& args) {
-  const int stages = stream_stages(kProduct, args.w.in, 1);
-  const size_t shared = static_cast<size_t>(kSlices * stages * kStageBytes);
-  static const cudaError_t allowed = cudaFuncSetAttribute(
-      rows_kernel<kProduct, kColumns>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-      kSlices * kMaxStages * kStageBytes);
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(rows_kernel<kProduct, kTiles, kColumns>,
+                           cudaFuncAttributeMaxDynamicSharedMemorySize, kRingBytes);
   check(allowed, "shared memory of rows_kernel");
-  const auto grid = static_cast<unsigned>((args.w.out + kTileOutputs - 1) / kTileOutputs);
-  start(rows_kernel<kProduct, kColumns>, dim3(grid), dim3(kThreads), shared, launch.stream, args,
-        stages);
+  const int64_t jobs = (args.w.out + kTiles * kTileOutputs - 1) / (kTiles * kTileOutputs);
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(jobs, 2 * launch.multiprocessors));
+  start(rows_kernel<kProduct, kTiles, kColumns>, dim3(blocks), dim3(kStreamThreads), kRingBytes,
+        launch.stream, args, static_cast<int>(jobs));
+}
+
+template <Product kProduct, int kColumns>
+void run_tiles(const Launch& launch, const LinearArgs& args) {
+  // Two tiles share what they read of the inputs; worth it where jobs remain plenty.
+  if (args.w.out >= 128 * launch.multiprocessors && args.group_out % 32 == 0) {
+    run<kProduct, 2, kColumns>(launch, args);
+  } else {
+    run<kProduct, 1, kColumns>(launch, args);
+  }
 }
 
 template <Product kProduct>
 void run_columns(const Launch& launch, const LinearArgs& args) {
   if (args.rows <= 8) {
-    run<kProduct, 1>(launch, args);
+    run_tiles<kProduct, 1>(launch, args);
   } else {
-    run<kProduct, 2>(launch, args);
+    run_tiles<kProduct, 2>(launch, args);
   }
 }
 

@@ -8,8 +8,7 @@
 //   slices   the inputs are cut into kSlices runs of whole chunks (a chunk: 128 bytes of a weight
 //            row); slice s begins at chunk chunks * s / kSlices
 //   slice    blocks of 32 ascending: acc = fma(scale, block, acc), where `block` is the sum of the
-//            block's products as two instructions from zero; BF16 weights have no scale and
-//            accumulate through the instructions
+//            block's products as two instructions from zero, and the scale is 1 without scales
 //   output   0 + slice 0 + slice 1 + ...
 #pragma once
 
@@ -37,6 +36,9 @@ PEREGRINE_HD constexpr int block_bytes(Product p) {
 // Blocks of 32 inputs in a chunk.
 PEREGRINE_HD constexpr int chunk_blocks(Product p) { return kChunkBytes / block_bytes(p); }
 PEREGRINE_HD constexpr bool has_scale(Product p) { return p != Product::kBF16; }
+PEREGRINE_HD constexpr bool has_input_scale(Product p) {
+  return p == Product::kF8Codes || p == Product::kF4Codes;
+}
 // Codes widen to their value times 2^-bias; the factor goes into the scale of the inputs (kF8Plain:
 // is undone while widening).
 PEREGRINE_HD constexpr int code_bias(Product p) {

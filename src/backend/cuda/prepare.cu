@@ -50,21 +50,26 @@ __device__ float quantise_eight(const float (&v)[8], uint4& out) {
 
 // A thread takes eight inputs; whole quads leave at the end, as rows are multiples of 32.
 template <Product kProduct>
-__global__ void prepare_kernel(const uint4* x, int64_t eights, uint4* values, float* scales) {
+__global__ void prepare_kernel(const uint4* x, int64_t eights, int64_t row_eights, Prepared out) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   grid_wait();
   grid_launch();
   if (i >= eights) return;
   const uint4 in = x[i];
-  if constexpr (kProduct == Product::kF8Plain) {
+  const int64_t row = i / row_eights, at = i % row_eights;
+  auto* values = reinterpret_cast<uint4*>(
+      const_cast<uint16_t*>(out.row(row) + at / 4 * out.block_stride() + at % 4 * 8));
+  if constexpr (kProduct == Product::kBF16) {
+    *values = in;
+  } else if constexpr (kProduct == Product::kF8Plain) {
     // Neighbouring inputs 1 and 2 of every four change places.
-    values[i] = make_uint4(__byte_perm(in.x, in.y, 0x5410), __byte_perm(in.x, in.y, 0x7632),
+    *values = make_uint4(__byte_perm(in.x, in.y, 0x5410), __byte_perm(in.x, in.y, 0x7632),
                            __byte_perm(in.z, in.w, 0x5410), __byte_perm(in.z, in.w, 0x7632));
   } else {
     float v[8];
     load_eight(in, v);
-    const float scale = quantise_eight<kProduct>(v, values[i]);
-    if (i % 4 == 0) scales[i / 4] = scale;
+    const float scale = quantise_eight<kProduct>(v, *values);
+    if (i % 4 == 0) const_cast<float*>(out.scale_row(row))[at / 4 * out.scale_stride()] = scale;
   }
 }
 
@@ -88,48 +93,55 @@ dim3 grid_of(int64_t eights) {
 }
 
 template <Product kProduct>
-void run(const Launch& launch, const uint16_t* x, int64_t n, uint16_t* values, float* scales) {
-  start(prepare_kernel<kProduct>, grid_of(n / 8), dim3(kThreads), 0, launch.stream,
-        reinterpret_cast<const uint4*>(x), n / 8, reinterpret_cast<uint4*>(values), scales);
+void run(const Launch& launch, const uint16_t* x, int64_t rows, const Prepared& out) {
+  const int64_t eights = rows * out.in / 8;
+  start(prepare_kernel<kProduct>, grid_of(eights), dim3(kThreads), 0, launch.stream,
+        reinterpret_cast<const uint4*>(x), eights, out.in / 8, out);
 }
 
-size_t rounded(size_t bytes) { return (bytes + 255) / 256 * 256; }
+// Whole groups of eight rows, for either layout.
+size_t value_bytes(int64_t rows, int64_t in) {
+  return (static_cast<size_t>((rows + 7) / 8 * 8 * in) * 2 + 255) / 256 * 256;
+}
 
 }  // namespace
 
-size_t prepared_bytes(Product product, int64_t rows, int64_t in) {
-  if (product == Product::kBF16) return 0;
-  return rounded(static_cast<size_t>(rows * in) * 2) + rounded(static_cast<size_t>(rows * in) / 8);
+size_t prepared_bytes(int64_t rows, int64_t in) {
+  return value_bytes(rows, in) + static_cast<size_t>((rows + 7) / 8 * 8 * (in / 32)) * 4;
 }
 
 Prepared prepare(const Launch& launch, Product product, const uint16_t* x, int64_t rows, int64_t in,
-                 std::byte* memory) {
-  if (product == Product::kBF16) return {x, nullptr, in};
-  auto* values = reinterpret_cast<uint16_t*>(memory);
-  auto* scales = reinterpret_cast<float*>(memory + rounded(static_cast<size_t>(rows * in) * 2));
+                 bool interleaved, std::byte* memory) {
+  // What needs no change is used in place.
+  if (product == Product::kBF16 && (!interleaved || rows == 1)) return {x, nullptr, in, false};
+  const Prepared out{reinterpret_cast<uint16_t*>(memory),
+                     reinterpret_cast<float*>(memory + value_bytes(rows, in)), in, interleaved};
   switch (product) {
     case Product::kF8Codes:
-      run<Product::kF8Codes>(launch, x, rows * in, values, scales);
+      run<Product::kF8Codes>(launch, x, rows, out);
       break;
     case Product::kF4Codes:
-      run<Product::kF4Codes>(launch, x, rows * in, values, scales);
+      run<Product::kF4Codes>(launch, x, rows, out);
       break;
-    default:
-      run<Product::kF8Plain>(launch, x, rows * in, values, scales);
+    case Product::kF8Plain:
+      run<Product::kF8Plain>(launch, x, rows, out);
+      break;
+    case Product::kBF16:
+      run<Product::kBF16>(launch, x, rows, out);
   }
-  return {values, scales, in};
+  return out;
 }
 
 Prepared prepare_pairs(const Launch& launch, Product product, int slots, const uint16_t* x,
                        int64_t rows, int64_t in, std::byte* memory) {
   auto* values = reinterpret_cast<uint16_t*>(memory);
-  auto* scales = reinterpret_cast<float*>(memory + rounded(static_cast<size_t>(rows * in) * 2));
+  auto* scales = reinterpret_cast<float*>(memory + value_bytes(rows, in));
   const int64_t eights = rows * in / 8;
   start(product == Product::kF4Codes ? prepare_pairs_kernel<Product::kF4Codes>
                                      : prepare_pairs_kernel<Product::kF8Codes>,
         grid_of(eights), dim3(kThreads), 0, launch.stream, reinterpret_cast<const uint4*>(x),
         eights, in / 8, slots, reinterpret_cast<uint4*>(values), scales);
-  return {values, scales, in};
+  return {values, scales, in, false};
 }
 
 }  // namespace peregrine::cuda

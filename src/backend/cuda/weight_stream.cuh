@@ -1,6 +1,6 @@
-// Products of a few rows (1..16): one warp streams its slice of the weight rows of one or two tiles
-// of 16 outputs through shared memory, each byte read once, and keeps the sums in registers. The
-// copies of a whole slice are in flight at once where the stages allow it.
+// Products of a few rows (1..16): every warp of a block streams its slice of the weight rows of one
+// job after another through its own ring in shared memory, so that copies never pause between jobs
+// and each byte is read once. A job is kTiles tiles of 16 outputs with equal inputs.
 #pragma once
 
 #include "backend/cuda/mma.cuh"
@@ -12,7 +12,10 @@ inline constexpr int kTileOutputs = 16;
 inline constexpr int kTileBytes = kTileOutputs * kChunkBytes;
 // A stage: a tile of one chunk, then its scales (16 rows of up to 8 bytes).
 inline constexpr int kStageBytes = kTileBytes + kTileOutputs * 8;
-inline constexpr int kMaxStages = 6;
+// Chunks of a warp that are on their way, of all tiles of a job together.
+inline constexpr int kRingTiles = 4;
+inline constexpr int kStreamThreads = kSlices * 32;
+inline constexpr int kRingBytes = kSlices * kRingTiles * kStageBytes;
 
 // 16 outputs of a stored matrix.
 struct WeightTile {
@@ -34,79 +37,98 @@ __device__ inline WeightTile weight_tile(const Weight& w, int64_t first_output) 
   return tile;
 }
 
-// One warp's slice of kTiles tiles with equal inputs, for up to 8 * kColumns rows.
-template <Product kProduct, int kTiles, int kColumns>
+// The inputs of one thread: its row g of each column tile, and the scales of rows 2t and 2t + 1.
+// Block b of a row lies b * stride elements (scales: b * scale_stride) further on.
+template <int kColumns>
+struct StreamInputs {
+  const uint16_t* x[kColumns];  // null: no such row
+  const float* scale[kColumns][2];
+  int stride = 0;
+  int scale_stride = 0;
+};
+
+// One warp's slice of a sequence of jobs first, first + step, ... below `jobs`. Tiles gives the
+// weight tiles of a job: void operator()(int job, WeightTile (&tiles)[kTiles]).
+template <Product kProduct, int kTiles, int kColumns, typename Tiles>
 class WeightStream {
  public:
-  // `stages`: the warp's own shared memory, `n_stages` * kStageBytes.
-  __device__ WeightStream(const WeightTile (&tiles)[kTiles], int64_t in, int slice,
-                          std::byte* stages, int n_stages)
-      : stages_(stages), n_stages_(n_stages), blocks_(blocks_of(in)) {
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) tiles_[tile] = tiles[tile];
+  static constexpr int kStages = kRingTiles / kTiles;
+
+  // `ring`: the block's shared memory, kRingBytes. Starts the first copies.
+  __device__ WeightStream(const Tiles& tiles_of, int64_t in, int first, int step, int jobs,
+                          std::byte* ring)
+      : tiles_of_(tiles_of),
+        ring_(ring + threadIdx.x / 32 * kRingTiles * kStageBytes),
+        blocks_(static_cast<int>(blocks_of(in))),
+        job_(first),
+        step_(step),
+        jobs_(jobs) {
+    const int slice = static_cast<int>(threadIdx.x) / 32;
     const int64_t chunks = chunks_of(kProduct, in);
-    chunk_ = static_cast<int>(slice_begin(chunks, slice));
-    items_ = static_cast<int>(slice_begin(chunks, slice + 1) - chunk_) * kTiles;
-    for (int i = 0; i < n_stages_; i += kTiles) {
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) copy(i + tile, tiles_[tile]);
-    }
+    begin_ = static_cast<int>(slice_begin(chunks, slice));
+    end_ = static_cast<int>(slice_begin(chunks, slice + 1));
+    chunk_ = begin_;
+    if (begin_ == end_) job_ = jobs_;
+    if (job_ < jobs_) tiles_of_(job_, tiles_);
+    for (int i = 0; i < kStages; ++i) copy(i);
   }
 
-  // acc[tile][column tile][4] += nothing but this slice; they start from zero here. `x`: the
-  // thread's row g of each column tile at input 0 (null: no such row); `x_scale`: scales of rows
-  // 2t and 2t + 1.
-  __device__ void run(const uint16_t* const (&x)[kColumns],
-                      const float* const (&x_scale)[kColumns][2],
-                      float (&acc)[kTiles][kColumns][4]) {
+  // The warp's slice of the next job: acc = its sums.
+  __device__ void run(const StreamInputs<kColumns>& inputs, float (&acc)[kTiles][kColumns][4]) {
 #pragma unroll
     for (int i = 0; i < kTiles * kColumns * 4; ++i)
       acc[i / (kColumns * 4)][i / 4 % kColumns][i % 4] = 0;
-    for (int item = 0; item < items_; item += kTiles) {
+    for (int chunk = begin_; chunk < end_; ++chunk) {
+      async_wait<kStages - 1>();
+      __syncwarp();
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        wait_for_oldest();
-        __syncwarp();
-        multiply(item + tile, x, x_scale, acc[tile]);
-        __syncwarp();
-        copy(item + tile + n_stages_, tiles_[tile]);
-      }
+      for (int tile = 0; tile < kTiles; ++tile)
+        multiply(stage(next_, tile), chunk, inputs, acc[tile]);
+      __syncwarp();
+      copy(next_);
+      next_ = next_ + 1 == kStages ? 0 : next_ + 1;
     }
   }
 
  private:
-  __device__ std::byte* stage(int item) const {
-    return stages_ + static_cast<size_t>(item % n_stages_) * kStageBytes;
+  __device__ std::byte* stage(int i, int tile) const {
+    return ring_ + (i * kTiles + tile) * kStageBytes;
   }
 
-  // Queues the copy of an item, of the tile item % kTiles; always commits a group, so that groups
-  // count items.
-  __device__ void copy(int item, const WeightTile& tile) {
-    if (item < items_) {
-      const int chunk = chunk_ + item / kTiles;
-      const int lane = threadIdx.x % 32;
-      const int64_t row_bytes = blocks_ * block_bytes(kProduct);
-      const int unit = lane % 8;
-      const int64_t byte = static_cast<int64_t>(chunk) * kChunkBytes + unit * 16;
-      const uint32_t to = shared_address(stage(item));
+  // Queues the next chunk; always commits a group, so that groups count chunks.
+  __device__ void copy(int to) {
+    if (job_ < jobs_) {
 #pragma unroll
-      for (int i = 0; i < kTileOutputs / 4; ++i) {
-        const int row = i * 4 + lane / 8;
-        const bool valid = row < tile.valid && byte < row_bytes;
-        async_copy16(to + static_cast<uint32_t>(row * kChunkBytes + (unit ^ swizzle(row)) * 16),
-                     tile.data + (valid ? row * row_bytes + byte : 0), valid);
+      for (int tile = 0; tile < kTiles; ++tile) copy_tile(tiles_[tile], stage(to, tile));
+      if (++chunk_ == end_) {
+        chunk_ = begin_;
+        job_ += step_;
+        if (job_ < jobs_) tiles_of_(job_, tiles_);
       }
-      if constexpr (has_scale(kProduct)) copy_scales(tile, chunk, item);
     }
     async_commit();
   }
 
-  __device__ void copy_scales(const WeightTile& tile, int chunk, int item) {
+  __device__ void copy_tile(const WeightTile& tile, std::byte* stage) const {
+    const int lane = threadIdx.x % 32, unit = lane % 8;
+    const int64_t row_bytes = static_cast<int64_t>(blocks_) * block_bytes(kProduct);
+    const int64_t byte = static_cast<int64_t>(chunk_) * kChunkBytes + unit * 16;
+    const uint32_t to = shared_address(stage);
+#pragma unroll
+    for (int i = 0; i < kTileOutputs / 4; ++i) {
+      const int row = i * 4 + lane / 8;
+      const bool valid = row < tile.valid && byte < row_bytes;
+      async_copy16(to + static_cast<uint32_t>(row * kChunkBytes + (unit ^ swizzle(row)) * 16),
+                   tile.data + (valid ? row * row_bytes + byte : 0), valid);
+    }
+    if constexpr (has_scale(kProduct)) copy_scales(tile, stage + kTileBytes);
+  }
+
+  __device__ void copy_scales(const WeightTile& tile, std::byte* at) const {
     constexpr int kBlocks = chunk_blocks(kProduct);
     constexpr int kRows = kProduct == Product::kF4Codes ? kTileOutputs : 1;
-    std::byte* at = stage(item) + kTileBytes;
     const int lane = threadIdx.x % 32;
-    const int64_t first = static_cast<int64_t>(chunk) * kBlocks;
+    const int first = chunk_ * kBlocks;
     if (blocks_ % kBlocks == 0) {
       if (lane < kRows) {
         const bool valid = lane < tile.valid;
@@ -128,31 +150,11 @@ class WeightStream {
     }
   }
 
-  // n_stages_ groups are pending, or fewer near nothing: the oldest must be complete.
-  __device__ void wait_for_oldest() const {
-    switch (n_stages_) {
-      case 1:
-        return async_wait<0>();
-      case 2:
-        return async_wait<1>();
-      case 3:
-        return async_wait<2>();
-      case 4:
-        return async_wait<3>();
-      case 5:
-        return async_wait<4>();
-      default:
-        return async_wait<5>();
-    }
-  }
-
-  __device__ void multiply(int item, const uint16_t* const (&x)[kColumns],
-                           const float* const (&x_scale)[kColumns][2],
+  __device__ void multiply(const std::byte* base, int chunk, const StreamInputs<kColumns>& inputs,
                            float (&acc)[kColumns][4]) const {
     constexpr int kBlocks = chunk_blocks(kProduct);
-    const std::byte* base = stage(item);
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const int first = (chunk_ + item / kTiles) * kBlocks;
+    const int first = chunk * kBlocks;
     uint2 scales[2] = {};
     if constexpr (has_scale(kProduct)) {
       const auto* rows = reinterpret_cast<const uint2*>(base + kTileBytes);
@@ -176,23 +178,19 @@ class WeightStream {
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
         uint4 in = make_uint4(0, 0, 0, 0);
-        if (x[c] != nullptr)
-          in = *reinterpret_cast<const uint4*>(x[c] + static_cast<int64_t>(block) * 32 + t * 8);
-        if constexpr (kProduct == Product::kBF16) {
-          block_product<kProduct>(acc[c], a0, a1, in);
-        } else {
-          float part[4] = {0, 0, 0, 0};
-          block_product<kProduct>(part, a0, a1, in);
-          float s0 = 1, s1 = 1;
-          if constexpr (kProduct != Product::kF8Plain) {
-            s0 = x_scale[c][0][block];
-            s1 = x_scale[c][1][block];
-          }
-          acc[c][0] = fmaf(w0 * s0, part[0], acc[c][0]);
-          acc[c][1] = fmaf(w0 * s1, part[1], acc[c][1]);
-          acc[c][2] = fmaf(w1 * s0, part[2], acc[c][2]);
-          acc[c][3] = fmaf(w1 * s1, part[3], acc[c][3]);
+        if (inputs.x[c] != nullptr)
+          in = *reinterpret_cast<const uint4*>(inputs.x[c] + block * inputs.stride + t * 8);
+        float part[4] = {0, 0, 0, 0};
+        block_product<kProduct>(part, a0, a1, in);
+        float s0 = 1, s1 = 1;
+        if constexpr (has_input_scale(kProduct)) {
+          s0 = inputs.scale[c][0][block * inputs.scale_stride];
+          s1 = inputs.scale[c][1][block * inputs.scale_stride];
         }
+        acc[c][0] = fmaf(w0 * s0, part[0], acc[c][0]);
+        acc[c][1] = fmaf(w0 * s1, part[1], acc[c][1]);
+        acc[c][2] = fmaf(w1 * s0, part[2], acc[c][2]);
+        acc[c][3] = fmaf(w1 * s1, part[3], acc[c][3]);
       }
     }
   }
@@ -207,21 +205,15 @@ class WeightStream {
     widen_eight<kProduct>(words, pairs);
   }
 
-  WeightTile tiles_[kTiles];
-  std::byte* stages_;
-  int n_stages_;
-  int64_t blocks_;
-  int chunk_ = 0;
-  int items_ = 0;
+  Tiles tiles_of_;
+  WeightTile tiles_[kTiles];  // of the job being copied
+  std::byte* ring_;
+  int blocks_;
+  int job_, step_, jobs_;  // being copied
+  int begin_, end_;        // chunks of the slice
+  int chunk_;              // to be copied next
+  int next_ = 0;           // stage to be read next
 };
-
-// Stages that hold a slice of `tiles` tiles, at most kMaxStages; a multiple of `tiles`, which divides
-// kMaxStages.
-PEREGRINE_HD inline int stream_stages(Product product, int64_t in, int tiles) {
-  const int64_t chunks = (chunks_of(product, in) + kSlices - 1) / kSlices;
-  const int64_t items = chunks * tiles;
-  return static_cast<int>(items < kMaxStages ? items : kMaxStages);
-}
 
 // Sums of the slices in ascending order. partial: [slice][tile][16 outputs][columns], shared.
 template <int kColumns>
