@@ -8,6 +8,7 @@
 
 #include "peregrine/error.h"
 #include "support/backend_rig.h"
+#include "support/test_backends.h"
 
 namespace peregrine::test {
 namespace {
@@ -15,7 +16,7 @@ namespace {
 class Memory : public testing::TestWithParam<std::string> {
  protected:
   std::unique_ptr<Backend> backend() const {
-    return make_backend(GetParam(), kernel_config(), Numerics::kBF16);
+    return make_test_backend(GetParam(), kernel_config(), Numerics::kBF16);
   }
 };
 INSTANTIATE_TEST_SUITE_P(Devices, Memory, testing::ValuesIn(test_devices()),

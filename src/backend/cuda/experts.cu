@@ -64,12 +64,11 @@ void run_rows(const Launch& launch, const ExpertsArgs& args, const Expert* table
   for (int pass = 0; pass < 2; ++pass) {  // measure, then place and run
     Carve memory(base);
     const auto pairs = static_cast<size_t>(rows * (active + (args.shared != nullptr ? 1 : 0)));
-    auto* routed_input =
-        memory.take<std::byte>(prepared_bytes(rows, step.dim));
-    auto* shared_input = memory.take<std::byte>(
-        args.shared != nullptr ? prepared_bytes(rows, step.dim) : 0);
-    auto* inner_input = memory.take<std::byte>(
-        prepared_bytes(static_cast<int64_t>(pairs), step.inner));
+    auto* routed_input = memory.take<std::byte>(prepared_bytes(rows, step.dim));
+    auto* shared_input =
+        memory.take<std::byte>(args.shared != nullptr ? prepared_bytes(rows, step.dim) : 0);
+    auto* inner_input =
+        memory.take<std::byte>(prepared_bytes(static_cast<int64_t>(pairs), step.inner));
     step.gated = memory.take<uint16_t>(pairs * static_cast<size_t>(step.inner));
     step.output = memory.take<uint16_t>(pairs * static_cast<size_t>(step.dim));
     step.lists =
@@ -80,9 +79,11 @@ void run_rows(const Launch& launch, const ExpertsArgs& args, const Expert* table
       continue;
     }
     const auto* u = static_cast<const uint16_t*>(args.u.data);
-    step.routed_input = prepare(launch, step.routed_product, u, rows, step.dim, false, routed_input);
+    step.routed_input =
+        prepare(launch, step.routed_product, u, rows, step.dim, false, routed_input);
     if (args.shared != nullptr)
-      step.shared_input = prepare(launch, step.shared_product, u, rows, step.dim, false, shared_input);
+      step.shared_input =
+          prepare(launch, step.shared_product, u, rows, step.dim, false, shared_input);
     chunk ? expert_chunk_gate_up(launch, step) : expert_rows_gate_up(launch, step);
     step.inner_input =
         prepare_pairs(launch, step.routed_product, args.shared != nullptr ? step.lists.slots : 0,

@@ -7,8 +7,8 @@
 namespace peregrine::cuda {
 namespace {
 
-// Jobs of the shared expert's tiles first, then of the routed ones; `per_tile` jobs a tile of pairs.
-// kDown: a job is 32 outputs of w2, else 16 each of w1 and w3.
+// Jobs of the shared expert's tiles first, then of the routed ones; `per_tile` jobs a tile of
+// pairs. kDown: a job is 32 outputs of w2, else 16 each of w1 and w3.
 template <Product kProduct, bool kDown>
 struct ExpertTiles {
   const Expert* table;
@@ -42,8 +42,7 @@ __device__ StreamInputs<kColumns> inputs_of(const ExpertTile& tile, const int32_
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) {
     const int mine = c * 8 + lane / 4;
-    inputs.x[c] =
-        mine < tile.count ? input.row(order[tile.begin + mine] / divide) : nullptr;
+    inputs.x[c] = mine < tile.count ? input.row(order[tile.begin + mine] / divide) : nullptr;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int column = c * 8 + lane % 4 * 2 + i;
@@ -118,8 +117,7 @@ __global__ void __launch_bounds__(kStreamThreads, 2) jobs_kernel(ExpertStep step
   const int shared_jobs = step.lists.shared_tiles * per_tile;
   int job = static_cast<int>(blockIdx.x);
   if (job < shared_jobs) {
-    run_jobs<Product::kF8Codes, kDown, kColumns>(step,
-                                                 kDown ? step.inner_input : step.shared_input,
+    run_jobs<Product::kF8Codes, kDown, kColumns>(step, kDown ? step.inner_input : step.shared_input,
                                                  per_tile, job, stride, shared_jobs, ring, partial);
     job += (shared_jobs - job + stride - 1) / stride * stride;
   }

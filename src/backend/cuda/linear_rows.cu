@@ -43,8 +43,7 @@ __global__ void __launch_bounds__(kStreamThreads, 2) rows_kernel(LinearArgs args
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       const int64_t row = c * 8 + lane / 4;
-      inputs.x[c] =
-          row < args.rows ? args.x.row(row) + block0 * args.x.block_stride() : nullptr;
+      inputs.x[c] = row < args.rows ? args.x.row(row) + block0 * args.x.block_stride() : nullptr;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int64_t column = c * 8 + lane % 4 * 2 + i;
@@ -60,10 +59,9 @@ __global__ void __launch_bounds__(kStreamThreads, 2) rows_kernel(LinearArgs args
     for (int i = threadIdx.x; i < kTiles * kOutputs; i += kStreamThreads) {
       const int output = i % (kTiles * kTileOutputs), row = i / (kTiles * kTileOutputs);
       if (row >= args.rows || output0 + output >= args.w.out) continue;
-      const float sum =
-          sum_slices(&partial[half][output / kTileOutputs][0]
-                             [output % kTileOutputs * (kColumns * 8) + row],
-                     kOutputs);
+      const float sum = sum_slices(
+          &partial[half][output / kTileOutputs][0][output % kTileOutputs * (kColumns * 8) + row],
+          kOutputs);
       const int64_t at = row * args.w.out + output0 + output;
       if (args.y.elem == Elem::kBF16) {
         static_cast<Bf16*>(args.y.data)[at] = bf16_bits(sum);

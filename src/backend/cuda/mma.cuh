@@ -136,7 +136,8 @@ __device__ inline int swizzle(int row) { return ((row & 1) << 2) | (row & 2) | (
 // A scale byte as a float. Byte 0 counts as 0 instead of 2^-127, which no sum can tell apart.
 __device__ inline float scale_value(uint32_t byte) { return __uint_as_float(byte << 23); }
 
-// One block of 32 inputs for one tile of 16 outputs and 8 rows: acc += W . X^T. a0, a1: the pairs of weight rows g and g + 8; b: the thread's inputs.
+// One block of 32 inputs for one tile of 16 outputs and 8 rows: acc += W . X^T. a0, a1: the pairs
+// of weight rows g and g + 8; b: the thread's inputs.
 template <Product kProduct>
 __device__ inline void block_product(float (&acc)[4], const uint32_t (&a0)[4],
                                      const uint32_t (&a1)[4], const uint4& b) {

@@ -64,7 +64,7 @@ __global__ void prepare_kernel(const uint4* x, int64_t eights, int64_t row_eight
   } else if constexpr (kProduct == Product::kF8Plain) {
     // Neighbouring inputs 1 and 2 of every four change places.
     *values = make_uint4(__byte_perm(in.x, in.y, 0x5410), __byte_perm(in.x, in.y, 0x7632),
-                           __byte_perm(in.z, in.w, 0x5410), __byte_perm(in.z, in.w, 0x7632));
+                         __byte_perm(in.z, in.w, 0x5410), __byte_perm(in.z, in.w, 0x7632));
   } else {
     float v[8];
     load_eight(in, v);
