@@ -86,6 +86,86 @@ class Kernels {
     for (const int context : {8192, 131072, 1048576}) state_kernels(rows, context);
   }
 
+  // Operations of a chunk of a prompt, with the rate of their multiply-adds.
+  void chunk(int rows) {
+    print("\nchunk of {} rows\n{:<28}{:>10}{:>10}\n", rows, "kernel", "us", "TFLOP/s");
+    const auto rate = [&](const std::string& name, double flops, double us) {
+      print("{:<28}{:>10.0f}{:>10.0f}\n", name, us, flops / us * 1e-6);
+    };
+    const auto product = [&](const char* name, auto pick, LinearKind kind) {
+      const Weight w = pick(layer(0));
+      const Tensor x = act(rows, w.in);
+      const Tensor y = make(rows, w.out, kind == LinearKind::kFull ? Elem::kF32 : Elem::kBF16);
+      rate(name, 2.0 * rows * static_cast<double>(w.in * w.out),
+           time(4, [&](int i) { b_.linear(x, pick(layer(i)), kind, y); }));
+    };
+    product(
+        "wq_a", [](const LayerWeights& w) { return w.attn.wq_a; }, LinearKind::kQuantised);
+    product(
+        "wq_b", [](const LayerWeights& w) { return w.attn.wq_b; }, LinearKind::kQuantised);
+    product(
+        "wo_b", [](const LayerWeights& w) { return w.attn.wo_b; }, LinearKind::kQuantised);
+    product(
+        "router", [](const LayerWeights& w) { return w.moe.gate; }, LinearKind::kFull);
+    const int64_t width = static_cast<int64_t>(c_.n_heads) * c_.head_dim;
+    const Tensor o = act(rows, width), t = make(rows, layer(0).attn.wo_a.out, Elem::kBF16);
+    rate("wo_a", 2.0 * rows * static_cast<double>(layer(0).attn.wo_a.in * layer(0).attn.wo_a.out),
+         time(4, [&](int i) { b_.grouped_linear(o, layer(i).attn.wo_a, c_.o_groups, t); }));
+    const Tensor u = act(rows, c_.dim), out = make(rows, c_.dim, Elem::kBF16);
+    const int k = c_.n_activated_experts, n = c_.n_routed_experts;
+    std::vector<int32_t> ids;
+    uint64_t random = 7;
+    for (int r = 0; r < rows; ++r) {
+      std::set<int32_t> row;
+      while (static_cast<int>(row.size()) < k) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        row.insert(static_cast<int32_t>((random >> 33) % static_cast<uint64_t>(n)));
+      }
+      ids.insert(ids.end(), row.begin(), row.end());
+    }
+    const Tensor chosen = make(rows, k, Elem::kI32), weights = make(rows, k, Elem::kF32);
+    b_.copy_in(chosen.data, ids.data(), ids.size() * sizeof(int32_t));
+    fill(b_.stream(), weights.data, weights.bytes(), 9, 0x007FFFFF007FFFFFu, 0x3E8000003E800000u);
+    rate("experts", 6.0 * rows * c_.dim * c_.moe_inter_dim * (k + 1.0), time(2, [&](int i) {
+           const MoeWeights& w = layer(i).moe;
+           b_.experts({.u = u,
+                       .ids = chosen,
+                       .weights = weights,
+                       .routed = w.routed,
+                       .shared = &w.shared,
+                       .out = out});
+         }));
+    const StepRows step = step_rows(rows, 65536);
+    const Tensor q = act(rows, width), result = act(rows, width), kv = act(rows, c_.head_dim);
+    const Tensor packed =
+        make(rows, static_cast<int64_t>(m_.state->view().window_row_bytes), Elem::kU8);
+    b_.pack_window(kv, packed);
+    IndexArgs args{.q = act(rows, c_.index_n_heads * c_.index_head_dim),
+                   .weights = act(rows, c_.index_n_heads),
+                   .source = 1,
+                   .ratio = 1,
+                   .mode = IndexMode::kFull,
+                   .selected = selection(rows, c_.index_topk),
+                   .candidates = selection(rows, c_.candidate_topk_blocks)};
+    b_.index_select(args, step, m_.state->view());
+    rate("attention", 4.0 * rows * width * (c_.index_topk + c_.window_size), time(2, [&](int i) {
+           b_.sparse_attention({.q = q,
+                                .window = packed,
+                                .ring_layer = i % m_.state->view().ring_layers,
+                                .source = 1,
+                                .selected = args.selected,
+                                .sinks = layer(i).attn.sinks,
+                                .out = result},
+                               step, m_.state->view());
+         }));
+    const Tensor x = act(rows, c_.hc_mult * c_.dim);
+    const HcMix mix{make(rows, c_.hc_mult, Elem::kF32), make(rows, c_.hc_mult, Elem::kF32),
+                    make(rows, c_.hc_mult * c_.hc_mult, Elem::kF32)};
+    rate("hc_mixes", 2.0 * rows * 24 * static_cast<double>(x.cols),
+         time(4, [&](int i) { b_.hc_mixes(x, layer(i).hc_attn, mix); }));
+    rate("hc_expand", 0, time(4, [&](int) { b_.hc_expand(u, mix.post, mix.comb, x); }));
+  }
+
   // Index scores of a chunk of a prompt, apart from the products.
   void index_scores(int rows, int context) {
     const Tensor q = act(rows, c_.index_n_heads * c_.index_head_dim);
@@ -416,9 +496,10 @@ int run(const std::set<std::string>& parts) {
   print("{}, {} multiprocessors, CUDA driver {}.{}: copy bandwidth {:.0f} GB/s\n", device.name,
         device.multiProcessorCount, driver / 1000, driver % 1000 / 10, bandwidth * 1e-9);
   if (wanted("kernels")) {
-    SyntheticModel model(layers_config(LayerKind::kDecoderReuse, 4), 1048576, 512, 1);
+    SyntheticModel model(layers_config(LayerKind::kDecoderReuse, 4), 1048576, 16, 1);
     Kernels kernels(model, bandwidth);
     for (const int rows : kRows) kernels.decode(rows);
+    kernels.chunk(4096);
     for (const int context : {131072, 1048576}) kernels.index_scores(512, context);
   }
   if (wanted("layers")) layers(bandwidth);

@@ -67,7 +67,7 @@ StepRows Step::view() const {
 }
 
 Rig::Rig(const std::string& device, Numerics numerics, const ModelConfig& config)
-    : Rig(make_backend(device, config, numerics, {.threads = 2})) {}
+    : Rig(make_test_backend(device, config, numerics, {.threads = 2})) {}
 
 Rig::Rig(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
 

@@ -116,7 +116,11 @@ class ChunkTile {
         ++slice;
         slice_end = static_cast<int>(slice_begin(chunks, slice + 1)) * kChunkSteps;
       }
-      compute(s, scales, acc);
+      if (column_tiles_ == kColumnTiles) {
+        compute<true>(s, scales, acc);
+      } else {
+        compute<false>(s, scales, acc);
+      }
 #pragma unroll
       for (int i = 0; i < 4; ++i) scales[i / 2][i % 2] = next[i / 2][i % 2];
     }
@@ -205,6 +209,8 @@ class ChunkTile {
     }
   }
 
+  // kFull: all column tiles. Blocks past the end of a row are zeros in shared memory.
+  template <bool kFull>
   __device__ void compute(int step, const uint32_t (&bytes)[2][2],
                           float (&acc)[2][kColumnTiles][4]) const {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
@@ -213,7 +219,6 @@ class ChunkTile {
     const auto* input_scales = reinterpret_cast<const float*>(inputs + kInputBytes);
 #pragma unroll
     for (int b = 0; b < kStepBlocks; ++b) {
-      if (step * kStepBlocks + b >= blocks_) break;
       uint32_t a[2][2][4];
       float w[2][2];
 #pragma unroll
@@ -230,7 +235,7 @@ class ChunkTile {
       }
 #pragma unroll
       for (int n = 0; n < kColumnTiles; ++n) {
-        if (n >= column_tiles_) break;
+        if (!kFull && n >= column_tiles_) break;
         const int column = warp % 2 * 64 + n * 8;
         const uint4 in = *reinterpret_cast<const uint4*>(inputs + (column + g) * 128 +
                                                          ((b * 4 + t) ^ swizzle(g)) * 16);

@@ -21,8 +21,9 @@ __device__ int exclusive_scan(int value, int* sums) {
   __syncthreads();
   if (lane == kWarp - 1) sums[warp] = inclusive;
   __syncthreads();
-  int before = 0;
-  for (int w = 0; w < warp; ++w) before += sums[w];
+  int before = lane < warp ? sums[lane] : 0;  // of the lower warps
+  for (int distance = kWarp / 2; distance > 0; distance /= 2)
+    before += __shfl_xor_sync(0xFFFFFFFFu, before, distance);
   return before + inclusive - value;
 }
 

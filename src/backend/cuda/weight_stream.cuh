@@ -3,6 +3,8 @@
 // and each byte is read once. A job is kTiles tiles of 16 outputs with equal inputs.
 #pragma once
 
+#include <type_traits>
+
 #include "backend/cuda/mma.cuh"
 #include "backend/tensor.h"
 
@@ -79,11 +81,15 @@ class WeightStream {
     for (int i = 0; i < kTiles * kColumns * 4; ++i)
       acc[i / (kColumns * 4)][i / 4 % kColumns][i % 4] = 0;
     for (int chunk = begin_; chunk < end_; ++chunk) {
+      Group group;
+      load(chunk * kBlocks, inputs, group);
       async_wait<kStages - 1>();
       __syncwarp();
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile)
-        multiply(stage(next_, tile), chunk, inputs, acc[tile]);
+      for (int b = 0; b < kBlocks; b += kGroupBlocks) {
+        multiply(b, group, acc);
+        if (b + kGroupBlocks < kBlocks) load(chunk * kBlocks + b + kGroupBlocks, inputs, group);
+      }
       __syncwarp();
       copy(next_);
       next_ = next_ + 1 == kStages ? 0 : next_ + 1;
@@ -91,6 +97,38 @@ class WeightStream {
   }
 
  private:
+  static constexpr int kBlocks = chunk_blocks(kProduct);
+  // Inputs are loaded for a few blocks at once, ahead of the weights they meet.
+  static constexpr int kGroupBlocks = kBlocks < 4 || kColumns > 1 ? 2 : 4;
+  struct Group {
+    uint4 x[kGroupBlocks][kColumns];
+    float scale[kGroupBlocks][kColumns][2];
+  };
+
+  // Blocks past the end of a row count as zeros.
+  __device__ void load(int first, const StreamInputs<kColumns>& inputs, Group& group) const {
+    const int t = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+    for (int b = 0; b < kGroupBlocks; ++b) {
+      const int block = first + b;
+      const bool exists = block < blocks_;
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        group.x[b][c] = make_uint4(0, 0, 0, 0);
+        if (exists && inputs.x[c] != nullptr)
+          group.x[b][c] =
+              *reinterpret_cast<const uint4*>(inputs.x[c] + block * inputs.stride + t * 8);
+        if constexpr (has_input_scale(kProduct)) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            group.scale[b][c][i] =
+                exists ? inputs.scale[c][i][block * inputs.scale_stride] : 0.0f;
+          }
+        }
+      }
+    }
+  }
+
   __device__ std::byte* stage(int i, int tile) const {
     return ring_ + (i * kTiles + tile) * kStageBytes;
   }
@@ -125,7 +163,6 @@ class WeightStream {
   }
 
   __device__ void copy_scales(const WeightTile& tile, std::byte* at) const {
-    constexpr int kBlocks = chunk_blocks(kProduct);
     constexpr int kRows = kProduct == Product::kF4Codes ? kTileOutputs : 1;
     const int lane = threadIdx.x % 32;
     const int first = chunk_ * kBlocks;
@@ -150,47 +187,49 @@ class WeightStream {
     }
   }
 
-  __device__ void multiply(const std::byte* base, int chunk, const StreamInputs<kColumns>& inputs,
-                           float (&acc)[kColumns][4]) const {
-    constexpr int kBlocks = chunk_blocks(kProduct);
+  // acc += blocks first .. first + kGroupBlocks - 1 of the chunk in stage next_.
+  __device__ void multiply(int first, const Group& group,
+                           float (&acc)[kTiles][kColumns][4]) const {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const int first = chunk * kBlocks;
-    uint2 scales[2] = {};
-    if constexpr (has_scale(kProduct)) {
-      const auto* rows = reinterpret_cast<const uint2*>(base + kTileBytes);
-      scales[0] = rows[kProduct == Product::kF4Codes ? g : 0];
-      if constexpr (kProduct == Product::kF4Codes) scales[1] = rows[g + 8];
-    }
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-      const int block = first + b;
-      if (block >= blocks_) break;
-      uint32_t a0[4], a1[4];
-      fragment(base, g, b, t, a0);
-      fragment(base, g + 8, b, t, a1);
-      float w0 = 1, w1 = 1;
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const std::byte* base = stage(next_, tile);
+      // Scale bytes of the group: rows lie eight bytes apart.
+      uint32_t scales[2] = {};
       if constexpr (has_scale(kProduct)) {
-        w0 = scale_value((b < 4 ? scales[0].x >> (8 * b) : scales[0].y >> (8 * (b - 4))) & 0xFFu);
-        w1 = w0;
+        using Bytes = std::conditional_t<kGroupBlocks == 4, uint32_t, uint16_t>;
+        const std::byte* at = base + kTileBytes + first;
+        const int row = kProduct == Product::kF4Codes ? g : 0;
+        scales[0] = *reinterpret_cast<const Bytes*>(at + row * 8);
         if constexpr (kProduct == Product::kF4Codes)
-          w1 = scale_value((b < 4 ? scales[1].x >> (8 * b) : scales[1].y >> (8 * (b - 4))) & 0xFFu);
+          scales[1] = *reinterpret_cast<const Bytes*>(at + (row + 8) * 8);
       }
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
-        uint4 in = make_uint4(0, 0, 0, 0);
-        if (inputs.x[c] != nullptr)
-          in = *reinterpret_cast<const uint4*>(inputs.x[c] + block * inputs.stride + t * 8);
-        float part[4] = {0, 0, 0, 0};
-        block_product<kProduct>(part, a0, a1, in);
-        float s0 = 1, s1 = 1;
-        if constexpr (has_input_scale(kProduct)) {
-          s0 = inputs.scale[c][0][block * inputs.scale_stride];
-          s1 = inputs.scale[c][1][block * inputs.scale_stride];
+      for (int b = 0; b < kGroupBlocks; ++b) {
+        uint32_t a0[4], a1[4];
+        fragment(base, g, first + b, t, a0);
+        fragment(base, g + 8, first + b, t, a1);
+        float w0 = 1, w1 = 1;
+        if constexpr (has_scale(kProduct)) {
+          w0 = w1 = scale_value((scales[0] >> (8 * b)) & 0xFFu);
+          if constexpr (kProduct == Product::kF4Codes)
+            w1 = scale_value((scales[1] >> (8 * b)) & 0xFFu);
         }
-        acc[c][0] = fmaf(w0 * s0, part[0], acc[c][0]);
-        acc[c][1] = fmaf(w0 * s1, part[1], acc[c][1]);
-        acc[c][2] = fmaf(w1 * s0, part[2], acc[c][2]);
-        acc[c][3] = fmaf(w1 * s1, part[3], acc[c][3]);
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+          float part[4] = {0, 0, 0, 0};
+          block_product<kProduct>(part, a0, a1, group.x[b][c]);
+          float s0 = 1, s1 = 1;
+          if constexpr (has_input_scale(kProduct)) {
+            s0 = group.scale[b][c][0];
+            s1 = group.scale[b][c][1];
+          }
+          float(&sum)[4] = acc[tile][c];
+          sum[0] = fmaf(w0 * s0, part[0], sum[0]);
+          sum[1] = fmaf(w0 * s1, part[1], sum[1]);
+          sum[2] = fmaf(w1 * s0, part[2], sum[2]);
+          sum[3] = fmaf(w1 * s1, part[3], sum[3]);
+        }
       }
     }
   }
