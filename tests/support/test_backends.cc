@@ -6,6 +6,7 @@
 
 #ifdef PEREGRINE_CUDA
 #include "backend/cuda/cuda_backend.h"
+#include "base/fail.h"
 #endif
 
 namespace peregrine::test {
@@ -17,7 +18,8 @@ class VisibleCudaBackend : public CudaBackend {
   using CudaBackend::CudaBackend;
   void* allocate(size_t bytes) override {
     void* data = nullptr;
-    cuda::check(cudaMallocHost(&data, bytes == 0 ? 1 : bytes), "pinned memory");
+    if (cudaMallocHost(&data, bytes == 0 ? 1 : bytes) != cudaSuccess)
+      fail(ErrorKind::kOutOfMemory, "no room for {} bytes of pinned memory", bytes);
     std::memset(data, 0, bytes);
     return data;
   }
