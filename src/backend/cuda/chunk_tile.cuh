@@ -47,7 +47,9 @@ class ChunkTile {
   static constexpr bool kInputScales = has_input_scale(kProduct);
   static constexpr int kScaleBytes = kInputScales ? kStepBlocks * kChunkColumns * 4 : 0;
   static constexpr int kStageBytes = kWeightBytes + kInputBytes + kScaleBytes;
-  static constexpr int kSharedBytes = kStages * kStageBytes;
+  // The stages, then a total of every thread's 64 sums, which the few slices are added to.
+  static constexpr int kTotalBytes = kChunkThreads * 64 * 4;
+  static constexpr int kSharedBytes = kStages * kStageBytes + kTotalBytes;
 
   // Warps: four along the outputs (32 each) by two along the columns (64 each).
   static constexpr int kColumnTiles = 8;
@@ -86,12 +88,12 @@ class ChunkTile {
     column_tiles_ = mine <= 0 ? 0 : mine >= 64 ? 8 : (mine + 7) / 8;
   }
 
-  // total[m][n][4]: sums of the warp's tiles.
-  __device__ void run(float (&total)[2][kColumnTiles][4]) {
+  // Leaves the sums of the warp's tiles to total().
+  __device__ void run() {
     float acc[2][kColumnTiles][4];
 #pragma unroll
     for (int i = 0; i < 64; ++i) {
-      total[i / 32][i / 4 % 8][i % 4] = 0;
+      *total_at(i) = 0;
       acc[i / 32][i / 4 % 8][i % 4] = 0;
     }
     const int steps = (blocks_ + 1) / 2;
@@ -112,7 +114,7 @@ class ChunkTile {
       async_commit();
       if (s + 1 < steps) load_scales(s + 1, next);
       while (s >= slice_end) {
-        flush(acc, total);
+        flush(acc);
         ++slice;
         slice_end = static_cast<int>(slice_begin(chunks, slice + 1)) * kChunkSteps;
       }
@@ -124,12 +126,20 @@ class ChunkTile {
 #pragma unroll
       for (int i = 0; i < 4; ++i) scales[i / 2][i % 2] = next[i / 2][i % 2];
     }
-    flush(acc, total);
+    flush(acc);
     async_wait<0>();
     __syncthreads();
   }
 
+  // Sum (m, n, i) of the thread: element i of output tile m and column tile n.
+  __device__ float total(int m, int n, int i) const { return *total_at(m * 32 + n * 4 + i); }
+
  private:
+  __device__ float* total_at(int i) const {
+    return reinterpret_cast<float*>(shared_ + kStages * kStageBytes) + i * kChunkThreads +
+           threadIdx.x;
+  }
+
   static constexpr int kUnits = kRowBytes / 16;  // of a weight row in a step
   static constexpr int kWeightCopies = kChunkOutputs * kUnits / kChunkThreads;
 
@@ -228,8 +238,7 @@ class ChunkTile {
           fragment(weights, warp / 2 * 32 + m * 16 + h * 8 + g, b, t, a[m][h]);
           w[m][h] = 1;
           if constexpr (has_scale(kProduct)) {
-            const uint32_t byte = bytes[m][kProduct == Product::kF4Codes ? h : 0];
-            w[m][h] = scale_value((byte >> (8 * b)) & 0xFFu);
+            w[m][h] = scale_value(bytes[m][kProduct == Product::kF4Codes ? h : 0], b);
           }
         }
       }
@@ -264,11 +273,10 @@ class ChunkTile {
     widen_eight<kProduct>(words, pairs);
   }
 
-  __device__ static void flush(float (&acc)[2][kColumnTiles][4],
-                               float (&total)[2][kColumnTiles][4]) {
+  __device__ void flush(float (&acc)[2][kColumnTiles][4]) const {
 #pragma unroll
     for (int i = 0; i < 64; ++i) {
-      total[i / 32][i / 4 % 8][i % 4] += acc[i / 32][i / 4 % 8][i % 4];
+      *total_at(i) += acc[i / 32][i / 4 % 8][i % 4];
       acc[i / 32][i / 4 % 8][i % 4] = 0;
     }
   }

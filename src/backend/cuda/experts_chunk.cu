@@ -44,8 +44,7 @@ __global__ void __launch_bounds__(kChunkThreads, 1) gate_up_kernel(ExpertStep st
   const Prepared& input = shared ? step.shared_input : step.routed_input;
   ChunkTile<kProduct, true> product(weights, input.values, input.scales, input.in, 0, x_rows,
                                     tile->count, memory);
-  float total[2][8][4];
-  product.run(total);
+  product.run();
 
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   auto* out = reinterpret_cast<uint16_t*>(memory);
@@ -54,8 +53,9 @@ __global__ void __launch_bounds__(kChunkThreads, 1) gate_up_kernel(ExpertStep st
     const int n = i / 4, e = i % 4;
     const int output = warp / 2 * 16 + e / 2 * 8 + lane / 4;
     const int column = warp % 2 * 64 + n * 8 + lane % 4 * 2 + e % 2;
-    out[column * (kInnerOutputs + 8) + output] = bf16_bits(gated(
-        round_bf16(total[0][n][e]), round_bf16(total[1][n][e]), weight[column], step.swiglu_limit));
+    out[column * (kInnerOutputs + 8) + output] =
+        bf16_bits(gated(round_bf16(product.total(0, n, e)), round_bf16(product.total(1, n, e)),
+                        weight[column], step.swiglu_limit));
   }
   __syncthreads();
   write_tile<kInnerOutputs>(out, out_rows, first, step.inner);
@@ -81,8 +81,7 @@ __global__ void __launch_bounds__(kChunkThreads, 1) down_kernel(ExpertStep step,
   const ChunkWeights<kProduct, false> weights{{expert.w2}, first};
   ChunkTile<kProduct, false> product(weights, step.inner_input.values, step.inner_input.scales,
                                      step.inner_input.in, 0, x_rows, tile->count, memory);
-  float total[2][8][4];
-  product.run(total);
+  product.run();
 
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   auto* out = reinterpret_cast<uint16_t*>(memory);
@@ -91,7 +90,7 @@ __global__ void __launch_bounds__(kChunkThreads, 1) down_kernel(ExpertStep step,
     const int m = i / 32, n = i / 4 % 8, e = i % 4;
     const int output = warp / 2 * 32 + m * 16 + e / 2 * 8 + lane / 4;
     const int column = warp % 2 * 64 + n * 8 + lane % 4 * 2 + e % 2;
-    out[column * (kChunkOutputs + 8) + output] = bf16_bits(total[m][n][e]);
+    out[column * (kChunkOutputs + 8) + output] = bf16_bits(product.total(m, n, e));
   }
   __syncthreads();
   write_tile<kChunkOutputs>(out, out_rows, first, step.dim);

@@ -31,24 +31,23 @@ struct ExpertTiles {
   }
 };
 
+constexpr int kStride = 32;  // inputs are gathered row by row
+
 // `divide`: inputs belong to rows (pair / slots) instead of pairs.
 template <int kColumns>
 __device__ StreamInputs<kColumns> inputs_of(const ExpertTile& tile, const int32_t* order,
                                             const Prepared& input, int divide) {
   const int lane = threadIdx.x % kWarp;
+  const auto pair = [&](int column) {
+    return order[tile.begin + min(column, tile.count - 1)] / divide;
+  };
   StreamInputs<kColumns> inputs;
-  inputs.stride = input.block_stride();
-  inputs.scale_stride = input.scale_stride();
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) {
-    const int mine = c * 8 + lane / 4;
-    inputs.x[c] = mine < tile.count ? input.row(order[tile.begin + mine] / divide) : nullptr;
+    inputs.x[c] = input.row(pair(c * 8 + lane / 4)) + lane % 4 * 8;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int column = c * 8 + lane % 4 * 2 + i;
-      inputs.scale[c][i] =
-          input.scale_row(order[tile.begin + (column < tile.count ? column : 0)] / divide);
-    }
+    for (int i = 0; i < 2; ++i)
+      inputs.scale[c][i] = input.scale_row(pair(c * 8 + lane % 4 * 2 + i));
   }
   return inputs;
 }
@@ -63,8 +62,8 @@ __device__ void run_jobs(const ExpertStep& step, const Prepared& input, int per_
                          int stride, int jobs, std::byte* ring, Partial<kColumns>& partial) {
   using Tiles = ExpertTiles<kProduct, kDown>;
   const Tiles tiles{step.table, step.lists.tiles, per_tile};
-  WeightStream<kProduct, 2, kColumns, Tiles> stream(tiles, kDown ? step.inner : step.dim, first,
-                                                    stride, jobs, ring);
+  WeightStream<kProduct, 2, kColumns, kStride, Tiles> stream(tiles, kDown ? step.inner : step.dim,
+                                                             first, stride, jobs, ring);
   const int slots = step.lists.slots;
   const int active = step.lists.shared_tiles > 0 ? slots - 1 : slots;
   const int warp = threadIdx.x / kWarp;

@@ -30,8 +30,7 @@ __global__ void __launch_bounds__(kChunkThreads, 1) chunk_kernel(LinearArgs args
   ChunkTile<kProduct, false> tile(
       weights, args.x.values, args.x.scales, args.x.in, first / args.group_out * args.w.in, x_rows,
       static_cast<int>(left < kChunkColumns ? left : kChunkColumns), shared);
-  float total[2][8][4];
-  tile.run(total);
+  tile.run();
 
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   auto* out = reinterpret_cast<uint16_t*>(shared);
@@ -41,10 +40,10 @@ __global__ void __launch_bounds__(kChunkThreads, 1) chunk_kernel(LinearArgs args
     const int output = warp / 2 * 32 + m * 16 + e / 2 * 8 + lane / 4;
     const int column = warp % 2 * 64 + n * 8 + lane % 4 * 2 + e % 2;
     if (narrow) {
-      out[column * (kChunkOutputs + 8) + output] = bf16_bits(total[m][n][e]);
+      out[column * (kChunkOutputs + 8) + output] = bf16_bits(tile.total(m, n, e));
     } else if (column < left && first + output < args.w.out) {
       static_cast<float*>(args.y.data)[(first_row + column) * args.w.out + first + output] =
-          total[m][n][e];
+          tile.total(m, n, e);
     }
   }
   if (!narrow) return;

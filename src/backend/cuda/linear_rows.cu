@@ -8,6 +8,8 @@
 namespace peregrine::cuda {
 namespace {
 
+constexpr int kStride = 256;  // of interleaved inputs
+
 // Tiles of one matrix in ascending order.
 template <Product kProduct, int kTiles>
 struct MatrixTiles {
@@ -26,29 +28,26 @@ __global__ void __launch_bounds__(kStreamThreads, 2) rows_kernel(LinearArgs args
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
   using Tiles = MatrixTiles<kProduct, kTiles>;
-  WeightStream<kProduct, kTiles, kColumns, Tiles> stream(Tiles{args.w}, args.w.in, first, step,
-                                                         jobs, ring);
+  WeightStream<kProduct, kTiles, kColumns, kStride, Tiles> stream(Tiles{args.w}, args.w.in, first,
+                                                                  step, jobs, ring);
   grid_wait();
   grid_launch();
 
   constexpr int kOutputs = kTileOutputs * kColumns * 8;
   __shared__ float partial[2][kTiles][kSlices][kOutputs];
+  const int rows = static_cast<int>(args.rows);
   int half = 0;
   for (int job = first; job < jobs; job += step, half ^= 1) {
-    const int64_t output0 = static_cast<int64_t>(job) * (kTiles * kTileOutputs);
-    const int64_t block0 = output0 / args.group_out * (args.w.in / 32);
+    const int output0 = job * (kTiles * kTileOutputs);
+    const int64_t block0 = output0 / static_cast<int>(args.group_out) * (args.w.in / 32);
     StreamInputs<kColumns> inputs;
-    inputs.stride = args.x.block_stride();
-    inputs.scale_stride = args.x.scale_stride();
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
-      const int64_t row = c * 8 + lane / 4;
-      inputs.x[c] = row < args.rows ? args.x.row(row) + block0 * args.x.block_stride() : nullptr;
+      inputs.x[c] = args.x.row(min(c * 8 + lane / 4, rows - 1)) + block0 * kStride + lane % 4 * 8;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int64_t column = c * 8 + lane % 4 * 2 + i;
         inputs.scale[c][i] =
-            args.x.scale_row(column < args.rows ? column : 0) + block0 * args.x.scale_stride();
+            args.x.scale_row(min(c * 8 + lane % 4 * 2 + i, rows - 1)) + block0 * (kStride / 32);
       }
     }
     float acc[kTiles][kColumns][4];
@@ -58,7 +57,7 @@ __global__ void __launch_bounds__(kStreamThreads, 2) rows_kernel(LinearArgs args
     __syncthreads();
     for (int i = threadIdx.x; i < kTiles * kOutputs; i += kStreamThreads) {
       const int output = i % (kTiles * kTileOutputs), row = i / (kTiles * kTileOutputs);
-      if (row >= args.rows || output0 + output >= args.w.out) continue;
+      if (row >= rows || output0 + output >= args.w.out) continue;
       const float sum = sum_slices(
           &partial[half][output / kTileOutputs][0][output % kTileOutputs * (kColumns * 8) + row],
           kOutputs);

@@ -18,14 +18,12 @@ namespace peregrine::cuda {
 template <bool kBf16Inputs>
 __device__ inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   if constexpr (kBf16Inputs) {
-    asm(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
         "{%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   } else {
-    asm(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
         "{%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -133,8 +131,12 @@ __device__ inline void load_shared(const std::byte* at, uint32_t (&words)[kWords
 // for which all the fragment loads above are free of bank conflicts.
 __device__ inline int swizzle(int row) { return ((row & 1) << 2) | (row & 2) | ((row >> 2) & 1); }
 
-// A scale byte as a float. Byte 0 counts as 0 instead of 2^-127, which no sum can tell apart.
-__device__ inline float scale_value(uint32_t byte) { return __uint_as_float(byte << 23); }
+// Byte `i` of a word of scales as a float. Byte 0 counts as 0 instead of 2^-127, which no sum can
+// tell apart.
+__device__ inline float scale_value(uint32_t bytes, int i) {
+  const int shift = 23 - 8 * i;
+  return __uint_as_float((shift >= 0 ? bytes << shift : bytes >> -shift) & 0x7F800000u);
+}
 
 // One block of 32 inputs for one tile of 16 outputs and 8 rows: acc += W . X^T. a0, a1: the pairs
 // of weight rows g and g + 8; b: the thread's inputs.

@@ -113,7 +113,7 @@ size_t prepared_bytes(int64_t rows, int64_t in) {
 Prepared prepare(const Launch& launch, Product product, const uint16_t* x, int64_t rows, int64_t in,
                  bool interleaved, std::byte* memory) {
   // What needs no change is used in place.
-  if (product == Product::kBF16 && (!interleaved || rows == 1)) return {x, nullptr, in, false};
+  if (product == Product::kBF16 && !interleaved) return {x, nullptr, in, false};
   const Prepared out{reinterpret_cast<uint16_t*>(memory),
                      reinterpret_cast<float*>(memory + value_bytes(rows, in)), in, interleaved};
   switch (product) {

@@ -39,19 +39,18 @@ __device__ inline WeightTile weight_tile(const Weight& w, int64_t first_output) 
   return tile;
 }
 
-// The inputs of one thread: its row g of each column tile, and the scales of rows 2t and 2t + 1.
-// Block b of a row lies b * stride elements (scales: b * scale_stride) further on.
+// The inputs of one thread: row g of each column tile from its quad's place on, and the scales of
+// rows 2t and 2t + 1. Columns without a row read some other row; nobody reads their sums. Block b
+// of a row lies b * kStride elements further on, its scale b * kStride / 32 places.
 template <int kColumns>
 struct StreamInputs {
-  const uint16_t* x[kColumns];  // null: no such row
+  const uint16_t* x[kColumns];
   const float* scale[kColumns][2];
-  int stride = 0;
-  int scale_stride = 0;
 };
 
 // One warp's slice of a sequence of jobs first, first + step, ... below `jobs`. Tiles gives the
 // weight tiles of a job: void operator()(int job, WeightTile (&tiles)[kTiles]).
-template <Product kProduct, int kTiles, int kColumns, typename Tiles>
+template <Product kProduct, int kTiles, int kColumns, int kStride, typename Tiles>
 class WeightStream {
  public:
   static constexpr int kStages = kRingTiles / kTiles;
@@ -70,6 +69,9 @@ class WeightStream {
     begin_ = static_cast<int>(slice_begin(chunks, slice));
     end_ = static_cast<int>(slice_begin(chunks, slice + 1));
     chunk_ = begin_;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    row_bytes_ = blocks_ * block_bytes(kProduct);
+    lane_offset_ = lane / 8 * row_bytes_ + lane % 8 * 16;
     if (begin_ == end_) job_ = jobs_;
     if (job_ < jobs_) tiles_of_(job_, tiles_);
     for (int i = 0; i < kStages; ++i) copy(i);
@@ -105,24 +107,34 @@ class WeightStream {
     float scale[kGroupBlocks][kColumns][2];
   };
 
-  // Blocks past the end of a row count as zeros.
   __device__ void load(int first, const StreamInputs<kColumns>& inputs, Group& group) const {
-    const int t = static_cast<int>(threadIdx.x) % 4;
+    if (first + kGroupBlocks <= blocks_) {
+      load_blocks<false>(first, inputs, group);
+    } else {
+      load_blocks<true>(first, inputs, group);
+    }
+  }
+
+  // kEnd: blocks past the end of a row count as zeros.
+  template <bool kEnd>
+  __device__ void load_blocks(int first, const StreamInputs<kColumns>& inputs, Group& group) const {
 #pragma unroll
-    for (int b = 0; b < kGroupBlocks; ++b) {
-      const int block = first + b;
-      const bool exists = block < blocks_;
+    for (int c = 0; c < kColumns; ++c) {
+      const uint16_t* x = inputs.x[c] + first * kStride;
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
-        group.x[b][c] = make_uint4(0, 0, 0, 0);
-        if (exists && inputs.x[c] != nullptr)
-          group.x[b][c] =
-              *reinterpret_cast<const uint4*>(inputs.x[c] + block * inputs.stride + t * 8);
-        if constexpr (has_input_scale(kProduct)) {
+      for (int b = 0; b < kGroupBlocks; ++b) {
+        const bool exists = !kEnd || first + b < blocks_;
+        group.x[b][c] =
+            exists ? *reinterpret_cast<const uint4*>(x + b * kStride) : make_uint4(0, 0, 0, 0);
+      }
+      if constexpr (has_input_scale(kProduct)) {
 #pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            group.scale[b][c][i] =
-                exists ? inputs.scale[c][i][block * inputs.scale_stride] : 0.0f;
+        for (int i = 0; i < 2; ++i) {
+          const float* scale = inputs.scale[c][i] + first * (kStride / 32);
+#pragma unroll
+          for (int b = 0; b < kGroupBlocks; ++b) {
+            const bool exists = !kEnd || first + b < blocks_;
+            group.scale[b][c][i] = exists ? scale[b * (kStride / 32)] : 0.0f;
           }
         }
       }
@@ -149,17 +161,29 @@ class WeightStream {
 
   __device__ void copy_tile(const WeightTile& tile, std::byte* stage) const {
     const int lane = threadIdx.x % 32, unit = lane % 8;
-    const int64_t row_bytes = static_cast<int64_t>(blocks_) * block_bytes(kProduct);
-    const int64_t byte = static_cast<int64_t>(chunk_) * kChunkBytes + unit * 16;
     const uint32_t to = shared_address(stage);
+    const uint8_t* from = tile.data + lane_offset_ + chunk_ * kChunkBytes;
+    const bool whole = tile.valid == kTileOutputs && (chunk_ + 1) * kChunkBytes <= row_bytes_;
+    if (whole) {
 #pragma unroll
-    for (int i = 0; i < kTileOutputs / 4; ++i) {
-      const int row = i * 4 + lane / 8;
-      const bool valid = row < tile.valid && byte < row_bytes;
-      async_copy16(to + static_cast<uint32_t>(row * kChunkBytes + (unit ^ swizzle(row)) * 16),
-                   tile.data + (valid ? row * row_bytes + byte : 0), valid);
+      for (int i = 0; i < kTileOutputs / 4; ++i)
+        async_copy16(to + shared_row(i, lane, unit), from + i * 4 * row_bytes_, true);
+    } else {
+      const bool inside = chunk_ * kChunkBytes + unit * 16 < row_bytes_;
+#pragma unroll
+      for (int i = 0; i < kTileOutputs / 4; ++i) {
+        const bool valid = i * 4 + lane / 8 < tile.valid && inside;
+        async_copy16(to + shared_row(i, lane, unit), valid ? from + i * 4 * row_bytes_ : tile.data,
+                     valid);
+      }
     }
     if constexpr (has_scale(kProduct)) copy_scales(tile, stage + kTileBytes);
+  }
+
+  // Where lane `lane` puts the unit of its row in the i-th group of four rows.
+  __device__ static uint32_t shared_row(int i, int lane, int unit) {
+    const int row = i * 4 + lane / 8;
+    return static_cast<uint32_t>(row * kChunkBytes + (unit ^ swizzle(row)) * 16);
   }
 
   __device__ void copy_scales(const WeightTile& tile, std::byte* at) const {
@@ -188,8 +212,7 @@ class WeightStream {
   }
 
   // acc += blocks first .. first + kGroupBlocks - 1 of the chunk in stage next_.
-  __device__ void multiply(int first, const Group& group,
-                           float (&acc)[kTiles][kColumns][4]) const {
+  __device__ void multiply(int first, const Group& group, float (&acc)[kTiles][kColumns][4]) const {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -211,9 +234,8 @@ class WeightStream {
         fragment(base, g + 8, first + b, t, a1);
         float w0 = 1, w1 = 1;
         if constexpr (has_scale(kProduct)) {
-          w0 = w1 = scale_value((scales[0] >> (8 * b)) & 0xFFu);
-          if constexpr (kProduct == Product::kF4Codes)
-            w1 = scale_value((scales[1] >> (8 * b)) & 0xFFu);
+          w0 = w1 = scale_value(scales[0], b);
+          if constexpr (kProduct == Product::kF4Codes) w1 = scale_value(scales[1], b);
         }
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) {
@@ -248,6 +270,8 @@ class WeightStream {
   WeightTile tiles_[kTiles];  // of the job being copied
   std::byte* ring_;
   int blocks_;
+  int row_bytes_;
+  int lane_offset_;        // of the lane's first 16 bytes in a tile
   int job_, step_, jobs_;  // being copied
   int begin_, end_;        // chunks of the slice
   int chunk_;              // to be copied next
