@@ -155,9 +155,8 @@ void select(const Launch& launch, IndexJob<T> job, int dim) {
     job.rows = std::min(at_once, all - job.first);
     score_lists(launch, job, dim);
     const auto rows = static_cast<unsigned>(job.rows);
-    chunk_kernel<T>
-        <<<dim3(static_cast<unsigned>(job.chunks), rows), kChunkThreads, 0, launch.stream>>>(job);
-    check_launch("index chunks");
+    start(chunk_kernel<T>, dim3(static_cast<unsigned>(job.chunks), rows), dim3(kChunkThreads), 0,
+          launch.stream, job);
     start(final_kernel<T>, dim3(rows, job.publish ? 2 : 1), dim3(kFinalThreads), 0, launch.stream,
           job);
   }
