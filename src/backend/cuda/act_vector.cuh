@@ -39,12 +39,15 @@ __device__ inline uint32_t narrow_pair(float low, float high) {
 
 template <int kN>
 __device__ inline void load_vector(const Bf16* at, float (&v)[kN]) {
-  if constexpr (kN == 8) {
-    const uint4 piece = *reinterpret_cast<const uint4*>(at);
-    widen_pair(piece.x, v[0], v[1]);
-    widen_pair(piece.y, v[2], v[3]);
-    widen_pair(piece.z, v[4], v[5]);
-    widen_pair(piece.w, v[6], v[7]);
+  if constexpr (kN % 8 == 0) {
+#pragma unroll
+    for (int i = 0; i < kN / 8; ++i) {
+      const uint4 piece = reinterpret_cast<const uint4*>(at)[i];
+      widen_pair(piece.x, v[8 * i], v[8 * i + 1]);
+      widen_pair(piece.y, v[8 * i + 2], v[8 * i + 3]);
+      widen_pair(piece.z, v[8 * i + 4], v[8 * i + 5]);
+      widen_pair(piece.w, v[8 * i + 6], v[8 * i + 7]);
+    }
   } else if constexpr (kN == 4) {
     const uint2 piece = *reinterpret_cast<const uint2*>(at);
     widen_pair(piece.x, v[0], v[1]);

@@ -13,6 +13,7 @@
 // 84 MFLOP and 215 kB: one row is bound by latency, many rows by tensor cores and widening.
 #include <cooperative_groups.h>
 
+#include <algorithm>
 #include <cmath>
 #include <type_traits>
 
@@ -151,7 +152,7 @@ __device__ void load_values(const TileArgs& args, const QueryList& list, int beg
 
   constexpr int kPieces = S::kSlice / kPiece;  // of a row
   constexpr int kRowsAtOnce = kThreads / kPieces;
-  constexpr int kBatch = 5;  // loads in flight
+  constexpr int kBatch = std::min(10, S::kLoadRows / kRowsAtOnce);  // loads in flight
   const int filled = (live + kTileRows - 1) / kTileRows * kTileRows;
   const int dim = thread % kPieces * kPiece;
   for (int first = thread / kPieces; first < filled; first += kRowsAtOnce * kBatch) {

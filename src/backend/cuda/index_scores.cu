@@ -10,6 +10,7 @@
 // key and row, so from four rows on the tensor cores are the limit.
 #include <algorithm>
 
+#include "backend/cuda/act_vector.cuh"
 #include "backend/cuda/index_job.cuh"
 #include "backend/cuda/packed_rows.cuh"
 #include "backend/cuda/pdl.cuh"
@@ -79,19 +80,20 @@ __device__ void lay_out_queries(const IndexJob<T>& job, int row, int count,
     const int block = task % S::kScales;
     const int head = task / S::kScales % heads;
     const int r = task / S::kScales / heads;
-    const T* q = job.q + (static_cast<int64_t>(row + r) * job.heads + head) * S::kDim +
-                 block * kFp4E8m0Block;
-    const bool exists = head < job.heads;
-    float amax = formats_detail::kFp4E8m0Minimum;
-    for (int i = 0; exists && i < kFp4E8m0Block; ++i) amax = fmaxf(amax, fabsf(widen(q[i])));
+    float values[kFp4E8m0Block] = {};
+    if (head < job.heads)
+      load_vector(job.q + (static_cast<int64_t>(row + r) * job.heads + head) * S::kDim +
+                      block * kFp4E8m0Block,
+                  values);
+    const float amax =
+        formats_detail::block_amax(values, kFp4E8m0Block, formats_detail::kFp4E8m0Minimum);
     const float scale = e8m0_value(e8m0_ceil_scale(amax, kInverse6));
-    const auto quantised = [&](int i) {
-      const float x = exists ? widen(q[i]) : 0.0f;
-      const float value = e2m1_value(e2m1_code(formats_detail::clamp(x / scale, kE2m1Max)));
-      return static_cast<uint32_t>(bf16_bits(value * scale));
-    };
+#pragma unroll
+    for (float& value : values)
+      value = e2m1_value(e2m1_code(formats_detail::clamp(value / scale, kE2m1Max))) * scale;
+#pragma unroll
     for (int i = 0; i < kFp4E8m0Block; i += 2)
-      *queries.word(r, head, block * kFp4E8m0Block + i) = quantised(i) | quantised(i + 1) << 16;
+      *queries.word(r, head, block * kFp4E8m0Block + i) = narrow_pair(values[i], values[i + 1]);
   }
   for (int i = static_cast<int>(threadIdx.x); i < count * heads; i += kThreads) {
     const int head = i % heads;

@@ -19,8 +19,7 @@ namespace peregrine::cuda {
 namespace {
 
 constexpr int kChunk = 8192;
-constexpr int kChunkThreads = 256;
-constexpr int kFinalThreads = 1024;
+constexpr int kThreads = 1024;
 constexpr size_t kScratchBytes = size_t{96} << 20;  // of lists at a time, more only for one row
 
 // Largest keys of the blocks that begin in the chunk. The block with the newest row always wins.
@@ -31,7 +30,7 @@ __device__ void publish_blocks(const IndexJob<T>& job, int row, int begin, int e
   const Key* scores = job.scores_of(row);
   Key* blocks = job.block_keys + static_cast<int64_t>(row - job.first) * job.block_capacity;
   const int first = (begin + job.block_rows - 1) / job.block_rows + static_cast<int>(threadIdx.x);
-  for (int block = first; block * job.block_rows < end; block += kChunkThreads) {
+  for (int block = first; block * job.block_rows < end; block += kThreads) {
     const int block_end = min(length, (block + 1) * job.block_rows);
     uint32_t best = IndexKey<T>::kLowest;
     for (int i = block * job.block_rows; i < block_end; ++i)
@@ -43,9 +42,9 @@ __device__ void publish_blocks(const IndexJob<T>& job, int row, int begin, int e
 
 // blockIdx.x: chunk; blockIdx.y: step row.
 template <typename T>
-__global__ void __launch_bounds__(kChunkThreads) chunk_kernel(IndexJob<T> job) {
+__global__ void __launch_bounds__(kThreads) chunk_kernel(IndexJob<T> job) {
   using Key = typename IndexJob<T>::Key;
-  __shared__ TopRowsMemory<kChunkThreads> memory;
+  __shared__ TopRowsMemory<kThreads> memory;
   __shared__ Key keys[kChunk];
   grid_wait();
   grid_launch();
@@ -54,12 +53,12 @@ __global__ void __launch_bounds__(kChunkThreads) chunk_kernel(IndexJob<T> job) {
   const int end = min(job.length(row), begin + kChunk);
   if (begin >= end) return;
   const Key* scores = job.scores_of(row);
-  for (int i = begin + static_cast<int>(threadIdx.x); i < end; i += kChunkThreads)
+  for (int i = begin + static_cast<int>(threadIdx.x); i < end; i += kThreads)
     keys[i - begin] = scores[i];
   if (job.publish) publish_blocks(job, row, begin, end);
   __syncthreads();
   const int64_t out = job.best_at(row, static_cast<int>(blockIdx.x));
-  choose_top<Key, kChunkThreads>(
+  choose_top<Key, kThreads>(
       end - begin, job.top_rows, 0, [&](int i) { return static_cast<uint32_t>(keys[i]); },
       [&](int position, int i) {
         job.best_keys[out + position] = keys[i];
@@ -81,7 +80,7 @@ __device__ int fill_up(int32_t* rows, int count, int wanted) {
 }
 
 template <typename T>
-__device__ void select_rows(const IndexJob<T>& job, int row, TopRowsMemory<kFinalThreads>& memory) {
+__device__ void select_rows(const IndexJob<T>& job, int row, TopRowsMemory<kThreads>& memory) {
   using Key = typename IndexJob<T>::Key;
   const int length = job.length(row);
   const int full = length / kChunk;  // each left top_rows entries
@@ -89,7 +88,7 @@ __device__ void select_rows(const IndexJob<T>& job, int row, TopRowsMemory<kFina
   const Key* keys = job.best_keys + job.best_at(row, 0);
   const int32_t* places = job.best_places + job.best_at(row, 0);
   int32_t* rows = job.selected.rows + static_cast<int64_t>(row) * job.selected.capacity;
-  int count = choose_top<Key, kFinalThreads>(
+  int count = choose_top<Key, kThreads>(
       n, job.top_rows, job.reindex ? IndexKey<T>::kLowest : 0,
       [&](int i) { return static_cast<uint32_t>(keys[i]); },
       [&](int position, int i) { rows[position] = job.row_at(row, places[i]); }, memory);
@@ -100,13 +99,12 @@ __device__ void select_rows(const IndexJob<T>& job, int row, TopRowsMemory<kFina
 }
 
 template <typename T>
-__device__ void select_blocks(const IndexJob<T>& job, int row,
-                              TopRowsMemory<kFinalThreads>& memory) {
+__device__ void select_blocks(const IndexJob<T>& job, int row, TopRowsMemory<kThreads>& memory) {
   using Key = typename IndexJob<T>::Key;
   const int blocks = (job.visible(row) + job.block_rows - 1) / job.block_rows;
   const Key* keys = job.block_keys + static_cast<int64_t>(row - job.first) * job.block_capacity;
   int32_t* out = job.candidates.rows + static_cast<int64_t>(row) * job.candidates.capacity;
-  const int count = choose_top<Key, kFinalThreads>(
+  const int count = choose_top<Key, kThreads>(
       blocks, job.top_blocks, IndexKey<T>::kLowest,
       [&](int i) { return static_cast<uint32_t>(keys[i]); },
       [&](int position, int i) { out[position] = i; }, memory);
@@ -115,8 +113,8 @@ __device__ void select_blocks(const IndexJob<T>& job, int row,
 
 // blockIdx.x: step row; blockIdx.y: 0 selects rows, 1 publishes blocks.
 template <typename T>
-__global__ void __launch_bounds__(kFinalThreads) final_kernel(IndexJob<T> job) {
-  __shared__ TopRowsMemory<kFinalThreads> memory;
+__global__ void __launch_bounds__(kThreads) final_kernel(IndexJob<T> job) {
+  __shared__ TopRowsMemory<kThreads> memory;
   grid_wait();
   grid_launch();
   const int row = job.first + static_cast<int>(blockIdx.x);
@@ -155,10 +153,9 @@ void select(const Launch& launch, IndexJob<T> job, int dim) {
     job.rows = std::min(at_once, all - job.first);
     score_lists(launch, job, dim);
     const auto rows = static_cast<unsigned>(job.rows);
-    start(chunk_kernel<T>, dim3(static_cast<unsigned>(job.chunks), rows), dim3(kChunkThreads), 0,
+    start(chunk_kernel<T>, dim3(static_cast<unsigned>(job.chunks), rows), dim3(kThreads), 0,
           launch.stream, job);
-    start(final_kernel<T>, dim3(rows, job.publish ? 2 : 1), dim3(kFinalThreads), 0, launch.stream,
-          job);
+    start(final_kernel<T>, dim3(rows, job.publish ? 2 : 1), dim3(kThreads), 0, launch.stream, job);
   }
 }
 

@@ -1,5 +1,6 @@
-// Rotary embedding. One block a row: the angles of a row are the same for all its heads, so sines
-// and cosines are computed once, in double precision of the f32 angle, and kept in shared memory.
+// Rotary embedding. The angles of a row are the same for all its heads, so a block computes sines
+// and cosines once for its heads, in double precision of the f32 angle, and keeps them in shared
+// memory.
 //
 // Bytes: rope_dim elements of every head, read and written once.
 #include "backend/cuda/common.cuh"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kMaxPairs = 512;
+constexpr int kBlockHeads = 16;
 
 template <typename T>
 struct RopeArgs {
@@ -41,8 +43,10 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(RopeArgs<T> args) {
   }
   __syncthreads();
   const int64_t width = static_cast<int64_t>(args.heads) * args.head_dim;
-  for (int at = static_cast<int>(threadIdx.x); at < args.heads * args.pairs; at += kThreads) {
-    const int head = at / args.pairs;
+  const int first = static_cast<int>(blockIdx.y) * kBlockHeads;
+  const int heads = min(kBlockHeads, args.heads - first);
+  for (int at = static_cast<int>(threadIdx.x); at < heads * args.pairs; at += kThreads) {
+    const int head = first + at / args.pairs;
     const int i = at % args.pairs;
     T* pair = args.x + row * width + (head + 1) * args.head_dim - 2 * args.pairs + 2 * i;
     const float a = widen(pair[0]);
@@ -60,9 +64,11 @@ void rope(const Launch& launch, Tensor x, int heads, const StepRows& step,
   const int pairs = params.rope_dim / 2;
   if (pairs > kMaxPairs)
     refuse("the number of rotated dimensions of a head", params.rope_dim, "at most 1024");
+  const dim3 grid(static_cast<unsigned>(x.rows),
+                  static_cast<unsigned>((heads + kBlockHeads - 1) / kBlockHeads));
   with_act(launch.numerics, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    start(rope_kernel<T>, dim3(static_cast<unsigned>(x.rows)), dim3(kThreads), 0, launch.stream,
+    start(rope_kernel<T>, grid, dim3(kThreads), 0, launch.stream,
           RopeArgs<T>{.x = static_cast<T*>(x.data),
                       .heads = heads,
                       .head_dim = static_cast<int>(x.cols) / heads,
