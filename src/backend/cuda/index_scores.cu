@@ -137,12 +137,21 @@ __device__ float round_score(float x) {
   return x;
 }
 
-// Part of a head in a score. The comparison keeps a NaN.
+// Adds the parts of a head in the scores of two keys: products rounded, negative ones dropped (the
+// comparison keeps a NaN), weighted and rounded again.
 template <typename T>
-__device__ float head_part(float product, float weight) {
-  product = round_score<T>(product);
-  if (product < 0) product = 0;
-  return round_score<T>(product * weight);
+__device__ void add_head(float product0, float product1, float weight, float& score0,
+                         float& score1) {
+  if constexpr (sizeof(T) == 2) {
+    const uint32_t positive = narrow_positive_pair(product0, product1);
+    float part0, part1;
+    widen_pair(multiply_pair(positive, pair_of(weight)), part0, part1);
+    score0 += part0;
+    score1 += part1;
+  } else {
+    score0 += (product0 < 0 ? 0.0f : product0) * weight;
+    score1 += (product1 < 0 ? 0.0f : product1) * weight;
+  }
 }
 
 // Scores of the warp's 32 keys for one row: lane l returns that of key lane_key().
@@ -165,11 +174,8 @@ __device__ float score_keys(const Queries<S>& queries, int row,
     const float upper = weights[tile * 16], lower = weights[tile * 16 + 8];
 #pragma unroll
     for (int n = 0; n < kFragments; ++n) {
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        scores[2 * n + c] += head_part<T>(products[n][c], upper);
-        scores[2 * n + c] += head_part<T>(products[n][2 + c], lower);
-      }
+      add_head<T>(products[n][0], products[n][1], upper, scores[2 * n], scores[2 * n + 1]);
+      add_head<T>(products[n][2], products[n][3], lower, scores[2 * n], scores[2 * n + 1]);
     }
   }
   // The eight lanes of a column hold different heads: they add them up, each keeping one column.

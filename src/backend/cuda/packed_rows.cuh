@@ -21,6 +21,13 @@ __device__ inline uint32_t multiply_pair(uint32_t a, uint32_t b) {
   return product;
 }
 
+// Both rounded to bf16, negative ones to zero; a NaN stays one.
+__device__ inline uint32_t narrow_positive_pair(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
 // The same bf16 number twice. `value` must be one.
 __device__ inline uint32_t pair_of(float value) {
   return __byte_perm(__float_as_uint(value), 0, 0x3232);
