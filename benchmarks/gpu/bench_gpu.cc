@@ -2,16 +2,20 @@
 // limits measured in the same run: kernels one by one, whole layers as CUDA graphs, contexts,
 // prefill chunks (docs/cuda.md explains the columns).
 //
-//   bench_gpu [copy] [kernels] [layers] [contexts] [prefill]     all without arguments
+//   bench_gpu [kernels] [layers] [contexts] [prefill] [tiny]     all without arguments
+//
+// models/tiny is looked for in the current folder or in PEREGRINE_ROOT.
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <set>
 #include <string>
 
 #include "fill.h"
 #include "synthetic_model.h"
+#include "tiny.h"
 
 namespace peregrine::bench {
 namespace {
@@ -505,6 +509,10 @@ int run(const std::set<std::string>& parts) {
   if (wanted("layers")) layers(bandwidth);
   if (wanted("contexts")) contexts();
   if (wanted("prefill")) prefill();
+  if (wanted("tiny")) {
+    const char* root = std::getenv("PEREGRINE_ROOT");
+    tiny(std::string(root != nullptr ? root : ".") + "/models/tiny");
+  }
   return 0;
 }
 

@@ -51,8 +51,10 @@ class ChunkTile {
   static constexpr int kTotalBytes = kChunkThreads * 64 * 4;
   static constexpr int kSharedBytes = kStages * kStageBytes + kTotalBytes;
 
-  // Warps: four along the outputs (32 each) by two along the columns (64 each).
+  // Warps: four along the outputs (32 each) by two along the columns, which take tiles of eight
+  // columns in turns, so that both have work when few columns exist.
   static constexpr int kColumnTiles = 8;
+  __device__ static int first_column(int warp, int n) { return (2 * n + warp % 2) * 8; }
 
   // x_rows [128] in shared memory: the row of prepared inputs that each column reads, -1: none.
   // `columns`: columns from here on are -1.
@@ -84,8 +86,7 @@ class ChunkTile {
           scale_[m][1] = weights.scale(row + lane / 4 + 8);
       }
     }
-    const int mine = columns - warp % 2 * 64;
-    column_tiles_ = mine <= 0 ? 0 : mine >= 64 ? 8 : (mine + 7) / 8;
+    column_tiles_ = ((columns + 7) / 8 + 1 - warp % 2) / 2;
   }
 
   // Leaves the sums of the warp's tiles to total().
@@ -245,7 +246,7 @@ class ChunkTile {
 #pragma unroll
       for (int n = 0; n < kColumnTiles; ++n) {
         if (!kFull && n >= column_tiles_) break;
-        const int column = warp % 2 * 64 + n * 8;
+        const int column = first_column(warp, n);
         const uint4 in = *reinterpret_cast<const uint4*>(inputs + (column + g) * 128 +
                                                          ((b * 4 + t) ^ swizzle(g)) * 16);
         float2 s = make_float2(1, 1);

@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kChunkThreads, 1) gate_up_kernel(ExpertStep st
   for (int i = 0; i < 32; ++i) {
     const int n = i / 4, e = i % 4;
     const int output = warp / 2 * 16 + e / 2 * 8 + lane / 4;
-    const int column = warp % 2 * 64 + n * 8 + lane % 4 * 2 + e % 2;
+    const int column = ChunkTile<kProduct, false>::first_column(warp, n) + lane % 4 * 2 + e % 2;
     out[column * (kInnerOutputs + 8) + output] =
         bf16_bits(gated(round_bf16(product.total(0, n, e)), round_bf16(product.total(1, n, e)),
                         weight[column], step.swiglu_limit));
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kChunkThreads, 1) down_kernel(ExpertStep step,
   for (int i = 0; i < 64; ++i) {
     const int m = i / 32, n = i / 4 % 8, e = i % 4;
     const int output = warp / 2 * 32 + m * 16 + e / 2 * 8 + lane / 4;
-    const int column = warp % 2 * 64 + n * 8 + lane % 4 * 2 + e % 2;
+    const int column = ChunkTile<kProduct, false>::first_column(warp, n) + lane % 4 * 2 + e % 2;
     out[column * (kChunkOutputs + 8) + output] = bf16_bits(product.total(m, n, e));
   }
   __syncthreads();

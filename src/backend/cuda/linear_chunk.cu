@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kChunkThreads, 1) chunk_kernel(LinearArgs args
   for (int i = 0; i < 64; ++i) {
     const int m = i / 32, n = i / 4 % 8, e = i % 4;
     const int output = warp / 2 * 32 + m * 16 + e / 2 * 8 + lane / 4;
-    const int column = warp % 2 * 64 + n * 8 + lane % 4 * 2 + e % 2;
+    const int column = ChunkTile<kProduct, false>::first_column(warp, n) + lane % 4 * 2 + e % 2;
     if (narrow) {
       out[column * (kChunkOutputs + 8) + output] = bf16_bits(tile.total(m, n, e));
     } else if (column < left && first + output < args.w.out) {

@@ -58,8 +58,8 @@ __device__ inline void async_wait() {
 
 // ---- widening ---------------------------------------------------------------------------------
 
-// (a & mask) | (b & ~mask), as the one instruction it is: the compiler would merge it with the masks
-// that follow and need more.
+// (a & mask) | (b & ~mask), as the one instruction it is: the compiler would merge it with the
+// masks that follow and need more.
 __device__ inline uint32_t select_bits(uint32_t mask, uint32_t a, uint32_t b) {
   uint32_t bits;
   asm("lop3.b32 %0, %1, %2, %3, 0xCA;" : "=r"(bits) : "r"(mask), "r"(a), "r"(b));
