@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # A walk and not `git ls-files`, so that an unpacked archive is checked as well.
 FOLDERS = (".ci apps benchmarks cmake docs fuzz include scripts src tests").split()
 DATA = ("tests/data/", "fuzz/corpus/")
+PICTURES = {".png"}  # of the documentation
 CODE = {".cc", ".c", ".h", ".cu", ".cuh", ".py", ".sh"}
 MAX_LINES = 800
 OPENING_LINES = 25
@@ -27,7 +28,7 @@ def project_files():
         files += [f for f in (ROOT / folder).rglob("*") if f.is_file()]
     return sorted(f for f in files
                   if not f.relative_to(ROOT).as_posix().startswith(DATA)
-                  and "__pycache__" not in f.parts)
+                  and "__pycache__" not in f.parts and f.suffix not in PICTURES)
 
 
 def check_file(file):

@@ -11,8 +11,10 @@ build_packages=(
   libtomlplusplus-dev librust-blake3-dev libucx-dev libopenmpi-dev openmpi-bin
   libgtest-dev libbenchmark-dev librapidcheck-dev
 )
-# clang and its runtime build the fuzz targets; the other two clang tools are checks.
-test_packages=(redis-server clang libclang-rt-14-dev clang-format-14 clang-tidy-14)
+# clang and its runtime build the fuzz targets; the other two clang tools are checks; the browser
+# drives the server's page.
+test_packages=(redis-server clang libclang-rt-14-dev clang-format-14 clang-tidy-14
+  chromium-headless-shell fonts-dejavu-core)
 
 case "${1:-}" in
   build) wanted=("${build_packages[@]}") ;;

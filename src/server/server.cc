@@ -9,6 +9,8 @@
 #include "server/json_writer.h"
 #include "server/models.h"
 #include "server/openai_chat.h"
+
+#include "server/page.h"
 #include "server/responses.h"
 
 namespace peregrine {
@@ -92,6 +94,10 @@ std::unique_ptr<Router> Server::make_router() const {
   router->add({.method = "GET", .path = "/readyz", .handle = ready, .open = true});
   router->add({.method = "GET", .path = "/health", .handle = ready, .open = true});
   router->add({.method = "GET",
+               .path = "/",
+               .handle = [](const std::shared_ptr<Exchange>& e) { e->respond(page_response()); },
+               .open = true});
+  router->add({.method = "GET",
                .path = "/version",
                .handle =
                    [service](const std::shared_ptr<Exchange>& e) {
@@ -117,6 +123,7 @@ std::unique_ptr<Router> Server::make_router() const {
                  .with_rest = with_rest});
   };
   add("GET", "/models", handle_models, true);
+  add("GET", "/engine/stats", handle_engine_stats);
   add("POST", "/chat/completions", handle_chat_completions);
   add("POST", "/messages", handle_anthropic_messages);
   add("POST", "/responses", handle_responses);
