@@ -19,8 +19,8 @@ void insert_ordered(Container& into, std::unique_ptr<Sequence> sequence) {
 }
 
 // Decode latency may grow by this factor while prompts are read.
-constexpr double kDecodeSlowdown = 1.6;
-constexpr int kSmallestChunk = 16;
+constexpr double kDecodeSlowdown = 1.5;
+constexpr int kFirstChunk = 8;  // before any step time is known
 
 }  // namespace
 
@@ -87,9 +87,9 @@ bool Scheduler::plan(int64_t number, const ChunkTimes& times, StepPlan& plan) {
 // the step within kDecodeSlowdown of a step without them.
 int Scheduler::chunk_limit(const ChunkTimes& times, int decode_groups) const {
   if (decode_groups == 0) return options_.max_step_tokens;
-  if (times.decode_step_us == 0 || times.prefill_row_us == 0) return kSmallestChunk;
+  if (times.decode_step_us == 0 || times.prefill_row_us == 0) return kFirstChunk;
   const double spare = (kDecodeSlowdown - 1) * times.decode_step_us;
-  return std::max(kSmallestChunk, static_cast<int>(spare / times.prefill_row_us));
+  return std::max(1, static_cast<int>(spare / times.prefill_row_us));
 }
 
 RowGroup Scheduler::group_of(Sequence& s, GroupKind kind, int64_t number, const StepPlan& plan) {

@@ -13,6 +13,7 @@
 #include "cache/prefix_cache.h"
 #include "engine/engine_loop.h"
 #include "engine/oracle_device.h"
+#include "engine/tiny.h"
 
 namespace peregrine::test {
 namespace {
@@ -187,7 +188,7 @@ void live(uint64_t seed) {
 // check.
 int scenarios() {
   const char* wanted = std::getenv("PEREGRINE_SCENARIOS");
-  return wanted ? std::atoi(wanted) : 300;
+  return wanted ? std::atoi(wanted) : reduced(300, 3);
 }
 
 RC_GTEST_PROP(EngineProperty, EveryLifeEqualsItsOracle, ()) {

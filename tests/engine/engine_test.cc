@@ -10,6 +10,7 @@
 
 #include "engine/generator.h"
 #include "engine/model_impl.h"
+#include "engine/tiny.h"
 #include "peregrine/session.h"
 #include "support/fixtures.h"
 
@@ -170,7 +171,7 @@ TEST(EngineLoop, PreemptedSequencesGiveTheSameBits) {
                            .prefix_cache = PrefixCacheMode::kOff});
     Collector collector;
     std::vector<Request> requests;
-    for (const char* prompt : std::span(kPrompts).first(4))
+    for (const char* prompt : std::span(kPrompts).first(static_cast<size_t>(reduced(4, 2))))
       for (const double temperature : {0.0, 1.0}) {
         Request r = request(prompt, temperature, 5, 60);
         // Longer than the window, so that replay cuts.
@@ -197,7 +198,7 @@ TEST(EngineLoop, SecondTurnReusesTheFirst) {
   Request first = request("Tell me a story about a brave fox named Ruby.", 0, 5, 40);
   const auto filler =
       tiny()->encode(" The pass key is kept in a box. It was a long and quiet day by the river.");
-  while (first.prompt.size() < 1500)
+  while (first.prompt.size() < static_cast<size_t>(reduced(1500, 3)))
     first.prompt.insert(first.prompt.begin() + 2, filler.begin(), filler.end());
   const auto turn = [&](Engine& engine, const Request& r) {
     Collector collector;
