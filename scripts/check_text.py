@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # A walk and not `git ls-files`, so that an unpacked archive is checked as well.
-FOLDERS = (".ci apps benchmarks cmake docs fuzz include scripts src tests").split()
+FOLDERS = (".ci apps benchmarks cmake docs examples fuzz include scripts src tests").split()
 DATA = ("tests/data/", "fuzz/corpus/")
 PICTURES = {".png"}  # of the documentation
 CODE = {".cc", ".c", ".h", ".cu", ".cuh", ".py", ".sh"}
