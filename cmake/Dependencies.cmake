@@ -12,8 +12,11 @@ pkg_check_modules(EDIT REQUIRED IMPORTED_TARGET libedit)  # the program only
 
 find_package(OpenSSL REQUIRED)
 find_package(Boost 1.81 REQUIRED)
+find_package(prometheus-cpp REQUIRED)
+pkg_check_modules(TOMLPLUSPLUS REQUIRED IMPORTED_TARGET tomlplusplus)
 
 target_link_libraries(peregrine_dependencies INTERFACE
   Threads::Threads nlohmann_json::nlohmann_json fmt::fmt spdlog::spdlog
-  PkgConfig::HWY PkgConfig::ICU Boost::boost OpenSSL::SSL OpenSSL::Crypto)
+  PkgConfig::HWY PkgConfig::ICU Boost::boost OpenSSL::SSL OpenSSL::Crypto
+  prometheus-cpp::core PkgConfig::TOMLPLUSPLUS)
 target_compile_definitions(peregrine_dependencies INTERFACE SPDLOG_FMT_EXTERNAL)

@@ -13,6 +13,7 @@
 #include "sampling_options.h"
 #include "server/auth.h"
 #include "server/server.h"
+#include "toml_config.h"
 
 namespace peregrine {
 namespace {
@@ -24,6 +25,7 @@ struct ServeOptions {
   ServerOptions server;
   std::vector<std::string> api_keys;
   std::string prefix_cache = "replay";
+  std::string config;  // file
 };
 
 // Signals that end the server are waited for, not handled: blocked before any thread starts.
@@ -46,6 +48,7 @@ EngineOptions engine_options(const ServeOptions& o) {
   if (o.model.context_tokens < 0)
     fail(ErrorKind::kInvalidArgument, "--context {}: expected at least 1 token",
          o.model.context_tokens);
+  engine.max_step_tokens = o.model.chunk_tokens;
   engine.context_tokens = o.model.context_tokens;
   engine.prefill = o.model.prefill == "exact" ? PrefillMode::kExact : PrefillMode::kReplay;
   engine.prefix_cache = o.prefix_cache == "off"     ? PrefixCacheMode::kOff
@@ -75,20 +78,70 @@ void run(ServeOptions& o) {
   server.shut_down();
 }
 
+void add_http_options(CLI::App& command, ServeOptions& o) {
+  ServerOptions& s = o.server;
+  command.add_option("--host", s.host, "Address to listen on (default: 127.0.0.1)");
+  command.add_option("--port", s.port, "Port; 0 takes any free one (default: 8000)")
+      ->check(CLI::Range(0, 65535));
+  command.add_option("--api-key", o.api_keys,
+                     "A key that requests must show, or @file with one a line; may be repeated");
+  command.add_option("--tls-cert", s.tls_certificate, "PEM file with the certificate chain");
+  command.add_option("--tls-key", s.tls_key, "PEM file with its key");
+  command.add_option("--model-name", s.model_name,
+                     "Name shown to clients (default: the checkpoint's folder)");
+  command.add_flag("--strict-model", s.strict_model, "Refuse requests that name another model");
+  command.add_option("--max-connections", s.limits.connections, "Open connections (16384)")
+      ->check(CLI::Range(1, 1 << 20));
+  command.add_option("--max-body-bytes", s.limits.body_bytes, "Longest request body (64 MiB)");
+  command.add_option("--max-header-bytes", s.limits.header_bytes, "Longest headers (64 KiB)")
+      ->check(CLI::Range(256, 16 << 20));
+  command.add_option("--max-tokens", s.max_tokens, "Longest answer (default: the context)")
+      ->check(CLI::NonNegativeNumber);
+  command
+      .add_option("--deadline-seconds", s.deadline_seconds,
+                  "End requests that take longer (default: none)")
+      ->check(CLI::NonNegativeNumber);
+  command
+      .add_option("--shutdown-seconds", s.shutdown_seconds,
+                  "Time that running requests get to end after SIGTERM (default: 30)")
+      ->check(CLI::NonNegativeNumber);
+  command.add_flag("--log-prompts", s.log_prompts, "Write request bodies into the log");
+}
+
+void add_engine_options(CLI::App& command, ServeOptions& o) {
+  EngineOptions& e = o.engine;
+  command.add_option("--max-running", e.max_running, "Sequences in the batch (default: 16)");
+  command.add_option("--max-waiting", e.max_waiting,
+                     "Requests in the queue; more are refused with 429 (default: 1024)");
+  command.add_option("--kv-bytes", e.kv_bytes,
+                     "Memory of the KV cache (default: a quarter of what is free)");
+  command
+      .add_option("--prefix-cache", o.prefix_cache,
+                  "What is reused of earlier prompts: off, exact or replay (default: replay)")
+      ->check(CLI::IsMember({"off", "exact", "replay"}));
+  command.add_option("--prefix-cache-bytes", e.prefix_cache_bytes,
+                     "Host memory for saved states (default: 256 MB)");
+  command.add_option("--prefix-spill-dir", e.prefix_spill_dir,
+                     "Folder that saved states move to before they are dropped");
+  command.add_option("--prefix-spill-bytes", e.prefix_spill_bytes, "Its size (default: 4 GiB)");
+  command.add_option("--trace", e.trace_file, "Write a Chrome trace of the engine");
+}
+
 }  // namespace
 
 void add_serve(CLI::App& app) {
   auto o = std::make_shared<ServeOptions>();
   CLI::App* command = app.add_subcommand("serve", "Answer OpenAI- and Anthropic-style requests");
   o->model.prefill = "replay";
-  command->add_option("--host", o->server.host, "Address to listen on (default: 127.0.0.1)");
-  command->add_option("--port", o->server.port, "Port; 0 takes any free one (default: 8000)")
-      ->check(CLI::Range(0, 65535));
-  command->add_option("--api-key", o->api_keys,
-                      "A key that requests must show, or @file with one a line; may be repeated");
+  command->add_option("--config", o->config, "TOML file with these options under their long names");
+  add_http_options(*command, *o);
+  add_engine_options(*command, *o);
   add_model_options(*command, o->model);
   add_draft_options(*command, o->draft);
-  command->callback([o] { run(*o); });
+  command->callback([o, command] {
+    if (!o->config.empty()) apply_config_file(*command, o->config);
+    run(*o);
+  });
 }
 
 }  // namespace peregrine

@@ -81,6 +81,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
     if (!over_) plan_.formatter->end();
     over_ = true;
     log_request_end(plan_.record);
+    service_.metrics.request_ended(plan_.record);
     generations_.clear();
   }
 

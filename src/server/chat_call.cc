@@ -25,12 +25,13 @@ void set_tools(ChatRequest& chat, std::vector<Tool> tools, std::optional<JsonVal
 void start_chat_call(Service& service, const std::shared_ptr<Exchange>& exchange, ChatCall call,
                      const std::string& endpoint, const std::string& id,
                      const MakeFormatter& make) {
-  ChatPrompt prompt = make_chat_prompt(service, call.chat);
+  ChatPrompt prompt = make_chat_prompt(service, call.chat, conversation_owner(exchange->request()));
   ChatOutline outline{.prompt_tokens = static_cast<int64_t>(prompt.ids.size()), .headers = {}};
   if (!call.warning.empty()) outline.headers.emplace_back("X-Peregrine-Warning", call.warning);
 
   AnswerPlan plan{.record = make_record(*exchange, endpoint, id)};
   plan.record.stream = call.stream;
+  plan.on_end = remember_answer(service, prompt);
   plan.choices.push_back({.engine = engine_request(service, {.prompt = std::move(prompt.ids),
                                                              .sampling = std::move(call.sampling),
                                                              .max_tokens = call.max_tokens,

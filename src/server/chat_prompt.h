@@ -1,10 +1,14 @@
 // From a conversation to what the engine runs, the same for every chat protocol.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "server/generation.h"
+#include "server/http.h"
+#include "server/sampled_turns.h"
 #include "server/service.h"
 #include "text/chat.h"
 
@@ -15,14 +19,27 @@ struct ChatPrompt {
   OutputStart start = OutputStart::kContent;
   bool parse_tools = false;
   std::string forced;  // text of a forced call's opening, which the ids end with
+  std::vector<int32_t> forced_ids;
+  // Of the conversation so far; empty: the answer is not worth remembering, since it continues a
+  // text that the client gave.
+  std::optional<ConversationKey> conversation;
 };
 
-// Renders and tokenises. Throws ApiError 400 for images and for conversations that end with the
-// assistant's turn.
+// Renders and tokenises; earlier answers of this server become the tokens that were sampled.
+// `owner`: whose conversation it is (conversation_owner()). Throws ApiError 400 for images and for
+// conversations that end with the assistant's turn.
 //
 // There is no constrained decoding: tool_choice "required" and a named function are steered by
 // ending the prompt with the opening of the call (for a named function with its name), after an
 // empty reasoning when thinking is on. What follows is the model's own.
-ChatPrompt make_chat_prompt(const Service& service, const ChatRequest& request);
+ChatPrompt make_chat_prompt(const Service& service, const ChatRequest& request,
+                            const std::string& owner);
+
+// Whoever shows the same key owns the same conversations.
+std::string conversation_owner(const HttpRequest& request);
+
+// Keeps a finished answer for the next request; for AnswerPlan::on_end.
+std::function<void(size_t, const GenerationEnd&)> remember_answer(Service& service,
+                                                                  const ChatPrompt& prompt);
 
 }  // namespace peregrine

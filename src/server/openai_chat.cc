@@ -11,7 +11,8 @@ namespace peregrine {
 void handle_chat_completions(Service& service, const std::shared_ptr<Exchange>& exchange) {
   const JsonValue body = parse_body(exchange->request());
   OpenAiChatRequest request = parse_openai_chat(body, service);
-  ChatPrompt prompt = make_chat_prompt(service, request.chat);
+  ChatPrompt prompt =
+      make_chat_prompt(service, request.chat, conversation_owner(exchange->request()));
 
   GenerationRequest one{.engine = engine_request(service, {.prompt = std::move(prompt.ids),
                                                            .sampling = request.sampling,
@@ -20,7 +21,7 @@ void handle_chat_completions(Service& service, const std::shared_ptr<Exchange>& 
                         .start = prompt.start,
                         .parse_tools = prompt.parse_tools,
                         .parallel_calls = request.parallel_calls,
-                        .forced = std::move(prompt.forced),
+                        .forced = prompt.forced,
                         .stop = std::move(request.stop)};
 
   OpenAiAnswerOptions options{.id = random_id("chatcmpl-"),
@@ -36,6 +37,7 @@ void handle_chat_completions(Service& service, const std::shared_ptr<Exchange>& 
 
   AnswerPlan plan{.record = make_record(*exchange, "chat", options.id)};
   plan.record.stream = request.stream;
+  plan.on_end = remember_answer(service, prompt);
   for (size_t i = 0; i < static_cast<size_t>(request.choices); ++i) {
     plan.choices.push_back(one);
     if (request.sampling.seed)

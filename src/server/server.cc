@@ -9,9 +9,10 @@
 #include "server/json_writer.h"
 #include "server/models.h"
 #include "server/openai_chat.h"
-
+#include "server/openai_completions.h"
 #include "server/page.h"
 #include "server/responses.h"
+#include "server/tokenize.h"
 
 namespace peregrine {
 namespace {
@@ -45,6 +46,9 @@ Server::Server(ServerOptions options)
   http.handler = [this](const std::shared_ptr<Exchange>& exchange) { handle(exchange); };
   http.refuse = [](int status, const std::string& sentence) {
     return error_response({status, sentence, {}, "invalid_request"}, Dialect::kOpenAi);
+  };
+  http.on_loop_delay = [this](double seconds) {
+    if (router_ == full_router_.get()) service_->metrics.loop_delay(seconds);
   };
   http_ = std::make_unique<HttpServer>(std::move(http));
 }
@@ -108,6 +112,12 @@ std::unique_ptr<Router> Server::make_router() const {
                    },
                .open = true});
 
+  router->add(
+      {.method = "GET", .path = "/metrics", .handle = [this](const std::shared_ptr<Exchange>& e) {
+         e->respond({.content_type = "text/plain; version=0.0.4; charset=utf-8",
+                     .body = service_->metrics.text(http_->connections())});
+       }});
+
   const auto add = [&](const char* method, const char* path, auto handler, bool with_rest = false) {
     router->add({.method = method,
                  .path = path,
@@ -118,6 +128,9 @@ std::unique_ptr<Router> Server::make_router() const {
                          stopping.retry_after_seconds = 5;
                          throw stopping;
                        }
+                       if (service->options.log_prompts && !e->request().body.empty())
+                         spdlog::info("request_body path={} {}", e->request().path,
+                                      e->request().body);
                        handler(*service, e);
                      },
                  .with_rest = with_rest});
@@ -128,6 +141,9 @@ std::unique_ptr<Router> Server::make_router() const {
   add("POST", "/messages", handle_anthropic_messages);
   add("POST", "/responses", handle_responses);
   add("POST", "/messages/count_tokens", handle_anthropic_count_tokens);
+  add("POST", "/completions", handle_completions);
+  add("POST", "/tokenize", handle_tokenize);
+  add("POST", "/detokenize", handle_detokenize);
   return router;
 }
 

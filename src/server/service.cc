@@ -8,6 +8,11 @@
 #include "text/output_parser.h"
 
 namespace peregrine {
+namespace {
+
+constexpr size_t kTurnTokens = size_t{16} << 20;  // 64 MB of ids
+
+}  // namespace
 
 Service::Service(Engine& engine, ServerOptions given, const DraftOptions& draft)
     : engine(engine),
@@ -18,7 +23,9 @@ Service::Service(Engine& engine, ServerOptions given, const DraftOptions& draft)
       fingerprint(fmt::format("peregrine-{}-{:08x}", PEREGRINE_VERSION,
                               engine.model().impl().fingerprint & 0xffffffff)),
       started(unix_time()),
-      end_of_turn_ids(tokenizer.end_of_turn_ids()) {}
+      end_of_turn_ids(tokenizer.end_of_turn_ids()),
+      turns(kTurnTokens),
+      metrics(engine) {}
 
 int64_t unix_time() {
   return std::chrono::duration_cast<std::chrono::seconds>(

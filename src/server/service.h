@@ -6,6 +6,8 @@
 #include <string>
 
 #include "peregrine/engine.h"
+#include "server/metrics.h"
+#include "server/sampled_turns.h"
 #include "server/server_options.h"
 #include "text/tokenizer.h"
 
@@ -22,6 +24,8 @@ struct Service {
   const std::string fingerprint;  // of model and program: "system_fingerprint"
   const int64_t started;          // Unix time
   const std::vector<int32_t> end_of_turn_ids;
+  mutable SampledTurns turns;
+  Metrics metrics;
   std::atomic<bool> draining{false};  // requests are refused: shutting down
 
   int context_tokens() const { return engine.options().context_tokens; }
