@@ -2,8 +2,8 @@
 
 #include <fmt/chrono.h>
 
+#include "server/http_router.h"
 #include "server/json_writer.h"
-#include "server/router.h"
 
 namespace peregrine {
 namespace {
@@ -27,7 +27,7 @@ void write_model(JsonWriter& w, const Service& service, bool anthropic) {
 void handle_models(Service& service, const std::shared_ptr<Exchange>& exchange) {
   const HttpRequest& request = exchange->request();
   const bool anthropic = request.header("anthropic-version") != nullptr;
-  const std::string path = Router::plain_path(request.path);
+  const std::string path = HttpRouter::plain_path(request.path);
   const std::string& name = service.options.model_name;
   JsonWriter w;
   if (path != "/models") {

@@ -68,8 +68,8 @@ void Server::serve(Engine& engine, const DraftOptions& draft) {
   router_ = full_router_.get();
 }
 
-std::unique_ptr<Router> Server::make_loading_router() const {
-  auto router = std::make_unique<Router>(Auth({}));
+std::unique_ptr<HttpRouter> Server::make_loading_router() const {
+  auto router = std::make_unique<HttpRouter>(Auth({}));
   router->add({.method = "GET", .path = "/livez", .handle = fixed(200, "ok")});
   for (const char* path : {"/readyz", "/health"})
     router->add({.method = "GET", .path = path, .handle = fixed(503, "loading")});
@@ -87,8 +87,8 @@ std::unique_ptr<Router> Server::make_loading_router() const {
   return router;
 }
 
-std::unique_ptr<Router> Server::make_router() const {
-  auto router = std::make_unique<Router>(Auth(options_.api_keys));
+std::unique_ptr<HttpRouter> Server::make_router() const {
+  auto router = std::make_unique<HttpRouter>(Auth(options_.api_keys));
   Service* service = service_.get();
   const auto ready = [service](const std::shared_ptr<Exchange>& e) {
     e->respond(service->draining ? status_response(503, "shutting down")

@@ -10,8 +10,8 @@
 #include <memory>
 
 #include "peregrine/engine.h"
+#include "server/http_router.h"
 #include "server/http_server.h"
-#include "server/router.h"
 #include "server/service.h"
 
 namespace peregrine {
@@ -35,13 +35,13 @@ class Server {
 
  private:
   void handle(const std::shared_ptr<Exchange>& exchange);
-  std::unique_ptr<Router> make_router() const;
-  std::unique_ptr<Router> make_loading_router() const;
+  std::unique_ptr<HttpRouter> make_router() const;
+  std::unique_ptr<HttpRouter> make_loading_router() const;
 
   const ServerOptions options_;
   std::unique_ptr<Service> service_;
-  std::unique_ptr<Router> loading_router_, full_router_;
-  std::atomic<const Router*> router_{nullptr};
+  std::unique_ptr<HttpRouter> loading_router_, full_router_;
+  std::atomic<const HttpRouter*> router_{nullptr};
   std::unique_ptr<HttpServer> http_;  // last: ends before what its handlers use
 };
 

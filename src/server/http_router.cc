@@ -1,4 +1,4 @@
-#include "server/router.h"
+#include "server/http_router.h"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -15,7 +15,7 @@ bool strip(std::string_view& path, std::string_view prefix) {
 
 }  // namespace
 
-std::string Router::plain_path(const std::string& path) {
+std::string HttpRouter::plain_path(const std::string& path) {
   std::string_view rest = path;
   if (!strip(rest, "/anthropic")) strip(rest, "/beta");
   strip(rest, "/v1");
@@ -25,11 +25,11 @@ std::string Router::plain_path(const std::string& path) {
 
 Dialect dialect_of(const HttpRequest& request) {
   const bool anthropic = request.header("anthropic-version") ||
-                         Router::plain_path(request.path).starts_with("/messages");
+                         HttpRouter::plain_path(request.path).starts_with("/messages");
   return anthropic ? Dialect::kAnthropic : Dialect::kOpenAi;
 }
 
-const Route& Router::find(const HttpRequest& request) const {
+const Route& HttpRouter::find(const HttpRequest& request) const {
   const std::string path = plain_path(request.path);
   const std::string method = request.method == "HEAD" ? "GET" : request.method;
   std::string allowed;
@@ -48,7 +48,7 @@ const Route& Router::find(const HttpRequest& request) const {
                  {}, "method_not_allowed");
 }
 
-void Router::handle(const std::shared_ptr<Exchange>& exchange) const {
+void HttpRouter::handle(const std::shared_ptr<Exchange>& exchange) const {
   const HttpRequest& request = exchange->request();
   Dialect dialect = dialect_of(request);
   try {

@@ -23,9 +23,9 @@ struct Route {
   bool with_rest = false;  // "/models" also takes "/models/NAME"
 };
 
-class Router {
+class HttpRouter {
  public:
-  explicit Router(Auth auth) : auth_(std::move(auth)) {}
+  explicit HttpRouter(Auth auth) : auth_(std::move(auth)) {}
   void add(Route route) { routes_.push_back(std::move(route)); }
 
   // Never throws.
