@@ -16,7 +16,7 @@
 #include "server/batch_journal.h"
 #include "server/batch_pool.h"
 #include "server/fingerprint_set.h"
-#include "server/router.h"
+#include "server/http_router.h"
 #include "server/service.h"
 
 namespace peregrine {
@@ -70,7 +70,7 @@ class BatchRunner {
   BatchJournal& journal_;
   const BatchOptions options_;
   const size_t start_limit_, pool_limit_, window_;  // requests
-  Router router_;
+  HttpRouter router_;
   const std::shared_ptr<BatchWork> work_;
 
   FingerprintSet custom_ids_;
