@@ -6,6 +6,7 @@
 
 #include "base/fail.h"
 #include "server/openai_chat.h"
+#include "server/openai_completions.h"
 
 namespace peregrine {
 namespace {
@@ -24,16 +25,20 @@ BatchRunner::BatchRunner(Service& service, BatchInput& input, BatchJournal& jour
       journal_(journal),
       options_(options),
       start_limit_(2 * static_cast<size_t>(service.engine.options().max_running)),
-      pool_limit_(2 * start_limit_),
+      pool_limit_(8 * start_limit_),
       window_(4 * pool_limit_),
       router_(Auth({})),
       work_(std::make_shared<BatchWork>()),
       pool_(options.schedule) {
-  router_.add({.method = "POST",
-               .path = "/chat/completions",
-               .handle = [this](const std::shared_ptr<Exchange>& exchange) {
-                 handle_chat_completions(service_, exchange);
-               }});
+  const auto add = [this](const char* path, auto handler) {
+    router_.add({.method = "POST",
+                 .path = path,
+                 .handle = [this, handler](const std::shared_ptr<Exchange>& exchange) {
+                   handler(service_, exchange);
+                 }});
+  };
+  add("/chat/completions", handle_chat_completions);
+  add("/completions", handle_completions);
 }
 
 BatchRunner::~BatchRunner() { work_->close(); }

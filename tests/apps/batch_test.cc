@@ -115,12 +115,15 @@ TEST(Batch, AnswersAndRefusesLineByLine) {
            "\n";
   input += chat_line("long", std::string(4000, 'z'), 5);
   input += "{\"custom_id\":\"\xff\"}\n";
+  input += R"({"custom_id":"text","method":"POST","url":"/v1/completions","body":)"
+           R"({"prompt":"Once upon a time","max_tokens":4,"temperature":0}})"
+           "\n";
   input += chat_line("last", "Hi", 5);
   const ProgramResult result =
       run_program({"batch", "-", "-", "--context", "512", "--threads", "1"}, input);
   EXPECT_EQ(result.code, 3) << result.err;
   const std::vector<Json> results = results_of(result.out);
-  ASSERT_EQ(line_numbers(results), (std::vector<int>{1, 2, 4, 5, 6, 7, 8, 9})) << result.out;
+  ASSERT_EQ(line_numbers(results), (std::vector<int>{1, 2, 4, 5, 6, 7, 8, 9, 10})) << result.out;
   EXPECT_EQ(results[0]["custom_id"], "good");
   EXPECT_EQ(results[0]["error"], nullptr);
   EXPECT_EQ(results[0]["response"]["status_code"], 200);
@@ -134,8 +137,10 @@ TEST(Batch, AnswersAndRefusesLineByLine) {
   EXPECT_EQ(results[4]["response"]["body"]["error"]["param"], "temperature");
   EXPECT_EQ(results[5]["response"]["body"]["error"]["code"], "context_length_exceeded");
   EXPECT_EQ(results[6]["error"]["code"], "invalid_json_line");
-  EXPECT_EQ(results[7]["custom_id"], "last");
-  EXPECT_EQ(answer_of(results[7]), answer_of(results[0]));
+  EXPECT_EQ(results[7]["custom_id"], "text");
+  EXPECT_EQ(results[7]["response"]["body"]["object"], "text_completion");
+  EXPECT_EQ(results[8]["custom_id"], "last");
+  EXPECT_EQ(answer_of(results[8]), answer_of(results[0]));
 }
 
 TEST(Batch, EveryOrderAndScheduleGivesTheSameAnswers) {
