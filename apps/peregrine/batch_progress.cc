@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdio>
 
 namespace peregrine {
@@ -17,7 +16,7 @@ std::string rates(const EngineStats& stats, double seconds) {
   if (stats.cached_tokens > 0)
     text += fmt::format(
         ", {:.0f}% of prompts cached",
-        100 * number(stats.cached_tokens) / number(std::max<int64_t>(1, stats.prompt_tokens)));
+        100 * number(stats.cached_tokens) / number(stats.cached_tokens + stats.prompt_tokens));
   return text;
 }
 
@@ -59,8 +58,8 @@ void BatchReport::finish(const BatchProgress& progress, const Engine& engine) {
   if (progress.failed > 0) text += fmt::format(", {} failed", progress.failed);
   if (resumed_ > 0) text += fmt::format("; {} were done before", resumed_);
   if (!progress.complete) text += "; not all: the same command goes on from here";
-  fmt::print(stderr, "{}; {} tokens in {:.1f} s, {}\n", text, stats.output_tokens, seconds(),
-             rates(stats, seconds()));
+  fmt::print(stderr, "{}; {} tokens in {:.1f} s and {} steps, {}\n", text, stats.output_tokens,
+             seconds(), stats.steps, rates(stats, seconds()));
 }
 
 }  // namespace peregrine
