@@ -1,6 +1,7 @@
 // peregrine serve: the HTTP server.
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
 #include <csignal>
@@ -38,6 +39,14 @@ sigset_t block_end_signals() {
   return signals;
 }
 
+// Every connection is a descriptor; the usual soft limit of 1024 is for programs that use select().
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 std::string name_of_model(const std::string& path) {
   const auto folder = std::filesystem::weakly_canonical(path);
   return folder.filename().empty() ? "model" : folder.filename().string();
@@ -59,6 +68,7 @@ EngineOptions engine_options(const ServeOptions& o) {
 
 void run(ServeOptions& o) {
   const sigset_t signals = block_end_signals();
+  raise_descriptor_limit();
   spdlog::set_default_logger(spdlog::stderr_color_mt("serve"));
   o.server.api_keys = read_api_keys(o.api_keys);
   if (o.server.model_name.empty()) o.server.model_name = name_of_model(o.model.model);
