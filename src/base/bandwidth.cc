@@ -36,10 +36,10 @@ uint64_t sum(const uint64_t* words, size_t n) {
 double measure_read_bandwidth(ThreadPool& pool, size_t bytes) {
   const size_t pieces = std::max<size_t>(1, bytes / (kPieceWords * sizeof(uint64_t)));
   struct Free {
-    void operator()(uint64_t* data) const { ::operator delete(data, std::align_val_t{4096}); }
+    void operator()(uint64_t* data) const { ::operator delete (data, std::align_val_t{4096}); }
   };
-  std::unique_ptr<uint64_t, Free> buffer(static_cast<uint64_t*>(::operator new(
-      pieces * kPieceWords * sizeof(uint64_t), std::align_val_t{4096}, std::nothrow)));
+  std::unique_ptr<uint64_t, Free> buffer(static_cast<uint64_t*>(::operator new (
+      pieces* kPieceWords * sizeof(uint64_t), std::align_val_t{4096}, std::nothrow)));
   if (buffer == nullptr) {
     fail(ErrorKind::kOutOfMemory, "the host has no room for {} bytes to measure its read bandwidth",
          pieces * kPieceWords * sizeof(uint64_t));
@@ -59,7 +59,8 @@ double measure_read_bandwidth(ThreadPool& pool, size_t bytes) {
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
     if (pass == 0 || passed.count() < best_seconds) best_seconds = passed.count();
   }
-  return static_cast<double>(pieces * kPieceWords * sizeof(uint64_t)) / std::max(best_seconds, 1e-9);
+  return static_cast<double>(pieces * kPieceWords * sizeof(uint64_t)) /
+         std::max(best_seconds, 1e-9);
 }
 
 }  // namespace peregrine

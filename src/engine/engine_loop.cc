@@ -183,6 +183,7 @@ void EngineLoop::complete_oldest() {
   completed_ = step.number;
   const double begin = now_us();
   measure(step);
+  if (!step.error.empty()) scheduler_.forget_unsaved();
   post_process(step);
   scheduler_.release_until(completed_);
   publish_stats();

@@ -220,9 +220,10 @@ std::unique_ptr<Sequence> Scheduler::remove(Sequence& s, bool keep) {
     return owned;
   };
   if (s.slot >= 0) {
-    // While decoding the last token has not been processed for sure; while prefilling, what is
-    // known.
-    const int64_t known = std::min<int64_t>(s.computed, static_cast<int64_t>(s.tokens.size()) - 1);
+    // When the last step it is in has run: all planned prompt positions, or what is known of its
+    // decoding. The rings reach back from there, not from an earlier length.
+    const int64_t known = std::min<int64_t>(std::max(s.computed, s.planned),
+                                            static_cast<int64_t>(s.tokens.size()) - 1);
     give_up_slot(s, keep ? known : 0);
   }
   s.state = SequenceState::kFinished;

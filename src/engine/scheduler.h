@@ -63,6 +63,8 @@ class Scheduler {
   void cache_prompt(const Sequence& sequence);
   // Frees what steps up to `completed` held; true when there was something.
   bool release_until(int64_t completed);
+  // After a failed step: nothing that waits for release is worth caching.
+  void forget_unsaved();
 
   int64_t preemptions() const { return preemptions_; }
   // One sentence, or empty: slots and pages all accounted for.

@@ -80,7 +80,7 @@ void live(uint64_t seed) {
   EngineOptions options;
   options.max_running = pick(1, 5);
   options.max_waiting = 1000;
-  options.max_step_tokens = pick(17, 64);
+  options.max_step_tokens = pick(17, 160);  // chunks longer than the rings' slack too
   options.context_tokens = 160;
   options.prefill = pick(0, 1) ? PrefillMode::kExact : PrefillMode::kReplay;
   options.prefix_cache = static_cast<PrefixCacheMode>(pick(0, 2));

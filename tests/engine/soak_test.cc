@@ -14,6 +14,7 @@
 #include <random>
 
 #include "engine/generator.h"
+#include "engine/model_impl.h"
 #include "peregrine/engine.h"
 #include "support/fixtures.h"
 
@@ -161,7 +162,8 @@ class Soak {
     GenerateOptions options{.sampling = r.sampling,
                             .max_tokens = r.max_tokens,
                             .stop_ids = r.stop_ids,
-                            .masked_ids = {},
+                            // What an engine never samples.
+                            .masked_ids = model_->impl().tokenizer.masked_ids(model_->vocab_size()),
                             .draft = r.draft};
     Generator generator(session, options);
     std::vector<int32_t> out;
