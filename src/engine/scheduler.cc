@@ -263,6 +263,10 @@ bool Scheduler::release_until(int64_t completed) {
          }) > 0;
 }
 
+void Scheduler::forget_unsaved() {
+  for (DeferredRelease& r : releases_) r.keep = 0;
+}
+
 // -- admission
 // -----------------------------------------------------------------------------------------
 
