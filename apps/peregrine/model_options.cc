@@ -22,6 +22,10 @@ void add_device_options(CLI::App& command, ModelOptions& options) {
   command.add_option("--device", options.device, "What computes (default: cpu)");
   command.add_option("--threads", options.threads, "Worker threads (default: one a core)")
       ->check(CLI::Range(0, 4096));
+  command
+      .add_option("--gpu-memory-fraction", options.gpu_memory_fraction,
+                  "Share of the GPU's memory that --device cuda may hold (default: 0.9)")
+      ->check(CLI::Range(0.01, 1.0));
 }
 
 void add_model_options(CLI::App& command, ModelOptions& options) {
@@ -49,7 +53,9 @@ std::string bundled_model() {
 
 std::shared_ptr<const Model> load_model(const ModelOptions& options) {
   ProgressLine line;
-  LoadOptions load{.device = options.device, .threads = options.threads};
+  LoadOptions load{.device = options.device,
+                   .threads = options.threads,
+                   .gpu_memory_fraction = options.gpu_memory_fraction};
   load.on_progress = [&](const LoadProgress& p) {
     line.show(fmt::format("Loading: {:.1f} of {:.1f} GB, tensor {} of {}, {:.0f} s",
                           static_cast<double>(p.bytes_done) / 1e9,

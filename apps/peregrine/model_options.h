@@ -16,13 +16,14 @@ namespace peregrine {
 struct ModelOptions {
   std::string model;  // checkpoint directory
   std::string device = "cpu";
-  int threads = 0;         // 0: one a core
+  int threads = 0;  // 0: one a core
+  double gpu_memory_fraction = 0.9;
   int context_tokens = 0;  // 0: the model's longest
   std::string prefill = "exact";
   int chunk_tokens = 0;  // 0: chosen by the session
 };
 
-// --model, --device, --threads
+// --model, --device, --threads, --gpu-memory-fraction
 void add_device_options(CLI::App& command, ModelOptions& options);
 // and --context, --prefill, --prefill-chunk
 void add_model_options(CLI::App& command, ModelOptions& options);

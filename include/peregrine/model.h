@@ -20,8 +20,9 @@ struct LoadProgress {
 };
 
 struct LoadOptions {
-  std::string device = "cpu";  // "cpu" or "reference"
-  int threads = 0;             // 0: one a core
+  std::string device = "cpu";        // "cpu", "reference", or "cuda" where built
+  int threads = 0;                   // 0: one a core
+  double gpu_memory_fraction = 0.9;  // share of the device's memory that cuda may hold, 0 .. 1
   std::function<void(const LoadProgress&)> on_progress;
 };
 

@@ -29,8 +29,9 @@ uint64_t fingerprint_of(const Checkpoint& checkpoint) {
 Model::Impl::Impl(Checkpoint opened, Tokenizer loaded, const LoadOptions& options)
     : checkpoint(std::move(opened)),
       tokenizer(std::move(loaded)),
-      backend(make_backend(options.device, checkpoint.config, Weights::numerics(*checkpoint.source),
-                           {.threads = options.threads})),
+      backend(make_backend(
+          options.device, checkpoint.config, Weights::numerics(*checkpoint.source),
+          {.threads = options.threads, .gpu_memory_fraction = options.gpu_memory_fraction})),
       weights(checkpoint.config, *checkpoint.source, *backend),
       fingerprint(fingerprint_of(checkpoint)) {
   const ModelConfig& c = checkpoint.config;
