@@ -53,7 +53,7 @@ __device__ StreamInputs<kColumns> inputs_of(const ExpertTile& tile, const int32_
 }
 
 template <int kColumns>
-using Partial = float[2][kSlices][kTileOutputs * kColumns * 8];
+using Partial = float[2][2][kSlices][kTileOutputs * kColumns * 8];
 
 // The jobs first, first + step, ... below `jobs`. kDown: y = h . w2^T, else h = activation of
 // u . w1^T and u . w3^T.
@@ -69,15 +69,16 @@ __device__ void run_jobs(const ExpertStep& step, const Prepared& input, int per_
   const int warp = threadIdx.x / kWarp;
   constexpr int kPitch = kColumns * 8;
   constexpr int kOutputs = kTileOutputs * kPitch;
-  for (int job = first; job < jobs; job += stride) {
+  int half = 0;
+  for (int job = first; job < jobs; job += stride, half ^= 1) {
     const ExpertTile tile = tiles.tile(job);
     const int64_t output0 = tiles.output(job);
     const StreamInputs<kColumns> inputs =
         inputs_of<kColumns>(tile, step.lists.order, input, kDown ? 1 : slots);
     float acc[2][kColumns][4];
     stream.run(inputs, acc);
-    put_partial<kColumns>(partial[0][warp], acc[0]);
-    put_partial<kColumns>(partial[1][warp], acc[1]);
+    put_partial<kColumns>(partial[half][0][warp], acc[0]);
+    put_partial<kColumns>(partial[half][1][warp], acc[1]);
     __syncthreads();
     constexpr int kJobOutputs = kDown ? 2 * kTileOutputs : kTileOutputs;
     for (int i = threadIdx.x; i < kJobOutputs * kPitch; i += kStreamThreads) {
@@ -88,20 +89,20 @@ __device__ void run_jobs(const ExpertStep& step, const Prepared& input, int per_
       if constexpr (kDown) {
         if (output0 + output >= step.dim) continue;
         step.output[pair * step.dim + output0 + output] =
-            bf16_bits(sum_slices(&partial[output / kTileOutputs][0][at], kOutputs));
+            bf16_bits(sum_slices(&partial[half][output / kTileOutputs][0][at], kOutputs));
       } else {
         if (output0 + output >= step.inner) continue;
-        const float a = round_bf16(sum_slices(&partial[0][0][at], kOutputs));
-        const float b = round_bf16(sum_slices(&partial[1][0][at], kOutputs));
+        const float a = round_bf16(sum_slices(&partial[half][0][0][at], kOutputs));
+        const float b = round_bf16(sum_slices(&partial[half][1][0][at], kOutputs));
         const float weight =
             pair % slots == active ? 1.0f : step.weights[pair / slots * active + pair % slots];
         step.gated[pair * step.inner + output0 + output] =
             bf16_bits(gated(a, b, weight, step.swiglu_limit));
       }
     }
-    __syncthreads();  // before the next job's sums
   }
-  async_wait<0>();  // the next product's copies use the same memory
+  // The next product's copies and sums use the same memory.
+  async_wait<0>();
   __syncthreads();
 }
 
@@ -130,14 +131,13 @@ template <Product kRouted, bool kDown, int kColumns>
 void run(const Launch& launch, const ExpertStep& step) {
   static const cudaError_t allowed =
       cudaFuncSetAttribute(jobs_kernel<kRouted, kDown, kColumns>,
-                           cudaFuncAttributeMaxDynamicSharedMemorySize, ring_bytes(kColumns));
+                           cudaFuncAttributeMaxDynamicSharedMemorySize, kRingBytes);
   check(allowed, "shared memory of jobs_kernel");
   const int64_t outputs = kDown ? step.dim : step.inner;
   constexpr int kJobOutputs = kDown ? 2 * kTileOutputs : kTileOutputs;
   start(jobs_kernel<kRouted, kDown, kColumns>,
-        dim3(static_cast<unsigned>(2 * launch.multiprocessors)), dim3(kStreamThreads),
-        ring_bytes(kColumns), launch.stream, step,
-        static_cast<int>((outputs + kJobOutputs - 1) / kJobOutputs));
+        dim3(static_cast<unsigned>(2 * launch.multiprocessors)), dim3(kStreamThreads), kRingBytes,
+        launch.stream, step, static_cast<int>((outputs + kJobOutputs - 1) / kJobOutputs));
 }
 
 template <bool kDown>

@@ -34,9 +34,10 @@ __global__ void __launch_bounds__(kStreamThreads, 2) rows_kernel(LinearArgs args
   grid_launch();
 
   constexpr int kOutputs = kTileOutputs * kColumns * 8;
-  __shared__ float partial[kTiles][kSlices][kOutputs];
+  __shared__ float partial[2][kTiles][kSlices][kOutputs];
   const int rows = static_cast<int>(args.rows);
-  for (int job = first; job < jobs; job += step) {
+  int half = 0;
+  for (int job = first; job < jobs; job += step, half ^= 1) {
     const int output0 = job * (kTiles * kTileOutputs);
     const int64_t block0 = output0 / static_cast<int>(args.group_out) * (args.w.in / 32);
     StreamInputs<kColumns> inputs;
@@ -52,13 +53,13 @@ __global__ void __launch_bounds__(kStreamThreads, 2) rows_kernel(LinearArgs args
     float acc[kTiles][kColumns][4];
     stream.run(inputs, acc);
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) put_partial<kColumns>(partial[i][warp], acc[i]);
+    for (int i = 0; i < kTiles; ++i) put_partial<kColumns>(partial[half][i][warp], acc[i]);
     __syncthreads();
     for (int i = threadIdx.x; i < kTiles * kOutputs; i += kStreamThreads) {
       const int output = i % (kTiles * kTileOutputs), row = i / (kTiles * kTileOutputs);
       if (row >= rows || output0 + output >= args.w.out) continue;
       const float sum = sum_slices(
-          &partial[output / kTileOutputs][0][output % kTileOutputs * (kColumns * 8) + row],
+          &partial[half][output / kTileOutputs][0][output % kTileOutputs * (kColumns * 8) + row],
           kOutputs);
       const int64_t at = row * args.w.out + output0 + output;
       if (args.y.elem == Elem::kBF16) {
@@ -67,7 +68,6 @@ __global__ void __launch_bounds__(kStreamThreads, 2) rows_kernel(LinearArgs args
         static_cast<float*>(args.y.data)[at] = sum;
       }
     }
-    __syncthreads();  // before the next job's sums
   }
 }
 
@@ -75,12 +75,12 @@ template <Product kProduct, int kTiles, int kColumns>
 void run(const Launch& launch, const LinearArgs& args) {
   static const cudaError_t allowed =
       cudaFuncSetAttribute(rows_kernel<kProduct, kTiles, kColumns>,
-                           cudaFuncAttributeMaxDynamicSharedMemorySize, ring_bytes(kColumns));
+                           cudaFuncAttributeMaxDynamicSharedMemorySize, kRingBytes);
   check(allowed, "shared memory of rows_kernel");
   const int64_t jobs = (args.w.out + kTiles * kTileOutputs - 1) / (kTiles * kTileOutputs);
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(jobs, 2 * launch.multiprocessors));
-  start(rows_kernel<kProduct, kTiles, kColumns>, dim3(blocks), dim3(kStreamThreads),
-        ring_bytes(kColumns), launch.stream, args, static_cast<int>(jobs));
+  start(rows_kernel<kProduct, kTiles, kColumns>, dim3(blocks), dim3(kStreamThreads), kRingBytes,
+        launch.stream, args, static_cast<int>(jobs));
 }
 
 template <Product kProduct, int kColumns>

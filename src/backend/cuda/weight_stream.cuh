@@ -14,13 +14,10 @@ inline constexpr int kTileOutputs = 16;
 inline constexpr int kTileBytes = kTileOutputs * kChunkBytes;
 // A stage: a tile of one chunk, then its scales (16 rows of up to 8 bytes).
 inline constexpr int kStageBytes = kTileBytes + kTileOutputs * 8;
-// Chunks of a warp that are on their way, of all tiles of a job together: what lets two blocks
-// share a multiprocessor beside their partial sums.
-PEREGRINE_HD constexpr int ring_tiles(int columns) { return columns == 1 ? 6 : 4; }
-PEREGRINE_HD constexpr int ring_bytes(int columns) {
-  return kSlices * ring_tiles(columns) * kStageBytes;
-}
+// Chunks of a warp that are on their way, of all tiles of a job together.
+inline constexpr int kRingTiles = 4;
 inline constexpr int kStreamThreads = kSlices * 32;
+inline constexpr int kRingBytes = kSlices * kRingTiles * kStageBytes;
 
 // 16 outputs of a stored matrix.
 struct WeightTile {
@@ -56,13 +53,13 @@ struct StreamInputs {
 template <Product kProduct, int kTiles, int kColumns, int kStride, typename Tiles>
 class WeightStream {
  public:
-  static constexpr int kStages = ring_tiles(kColumns) / kTiles;
+  static constexpr int kStages = kRingTiles / kTiles;
 
-  // `ring`: the block's shared memory, ring_bytes(kColumns) bytes. Starts the first copies.
+  // `ring`: the block's shared memory, kRingBytes. Starts the first copies.
   __device__ WeightStream(const Tiles& tiles_of, int64_t in, int first, int step, int jobs,
                           std::byte* ring)
       : tiles_of_(tiles_of),
-        ring_(ring + threadIdx.x / 32 * ring_tiles(kColumns) * kStageBytes),
+        ring_(ring + threadIdx.x / 32 * kRingTiles * kStageBytes),
         blocks_(static_cast<int>(blocks_of(in))),
         job_(first),
         step_(step),
