@@ -26,7 +26,7 @@ if(PEREGRINE_WITH_CUDA AND NOT PEREGRINE_SANITIZE AND NOT PEREGRINE_FUZZERS)
     find_package(CUDAToolkit REQUIRED)
     set(PEREGRINE_CUDA ON)
     target_link_libraries(peregrine_dependencies INTERFACE CUDA::cudart_static)
-    # The one place that asks whether the backend is there.
+    # The one place of the library that asks whether the backend is there.
     set_source_files_properties(${CMAKE_SOURCE_DIR}/src/backend/make_backend.cc
       PROPERTIES COMPILE_DEFINITIONS PEREGRINE_CUDA)
     # No contraction into fused operations, as on the host: kernels ask for them explicitly.
