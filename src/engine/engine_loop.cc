@@ -12,6 +12,9 @@ namespace peregrine {
 namespace {
 
 constexpr double kDeadlineCheckUs = 5000;
+// How much slower decoding may get while prompts are read; the mean stays near it, so that the
+// slowest steps stay within twice.
+constexpr double kDecodeSlowdown = 1.75;
 
 // Running mean that follows slow drift.
 void blend(double& mean, double value) { mean = mean == 0 ? value : 0.9 * mean + 0.1 * value; }
@@ -164,7 +167,7 @@ void EngineLoop::run() {
 bool EngineLoop::plan_and_submit() {
   StepState& step = ring_[static_cast<size_t>(next_ % kRing)];
   const double begin = now_us();
-  const bool planned = scheduler_.plan(next_, times_, step.plan);
+  const bool planned = scheduler_.plan(next_, static_cast<int>(mixed_rows_), step.plan);
   const double end = now_us();
   counters_.host_seconds += (end - begin) * 1e-6;
   if (!planned) return false;
@@ -216,10 +219,13 @@ void EngineLoop::measure(const StepState& step) {
   for (const RowGroup& group : step.plan.groups)
     group.kind == GroupKind::kPrefill ? prefill_rows += group.count : ++decodes;
   if (prefill_rows == 0) {
-    blend(times_.decode_step_us, us);
-  } else {
-    const double base = decodes > 0 ? times_.decode_step_us : 0;
-    if (us > base) blend(times_.prefill_row_us, (us - base) / prefill_rows);
+    blend(decode_step_us_, us);
+  } else if (decodes > 0 && decode_step_us_ > 0) {
+    if (us > kDecodeSlowdown * decode_step_us_) {
+      mixed_rows_ = std::max(1.0, 0.8 * mixed_rows_);
+    } else if (prefill_rows >= static_cast<int>(mixed_rows_)) {
+      mixed_rows_ = std::min<double>(options_.max_step_tokens, 1.2 * mixed_rows_ + 0.5);
+    }
   }
 }
 

@@ -63,7 +63,10 @@ class EngineLoop {
   std::array<StepState, kRing> ring_;
   int64_t next_ = 0;  // number of the next step
   int64_t completed_ = -1;
-  ChunkTimes times_;
+  // Prompt rows beside decoding: grows while steps stay within kDecodeSlowdown of a step without
+  // any, shrinks when they do not.
+  double mixed_rows_ = 8;
+  double decode_step_us_ = 0;  // running mean of steps without prompt rows
   double previous_end_us_ = 0;
   bool had_work_ = false;  // another step was queued when the last one ended
   double next_deadline_check_us_ = 0;

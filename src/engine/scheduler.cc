@@ -18,10 +18,6 @@ void insert_ordered(Container& into, std::unique_ptr<Sequence> sequence) {
   into.insert(at, std::move(sequence));
 }
 
-// Decode latency may grow by this factor while prompts are read.
-constexpr double kDecodeSlowdown = 1.5;
-constexpr int kFirstChunk = 8;  // before any step time is known
-
 }  // namespace
 
 Scheduler::Scheduler(StateStore& state, PrefixCache& cache, const Options& options)
@@ -52,7 +48,7 @@ void Scheduler::for_each(const std::function<void(Sequence&)>& visit) {
   for (const auto& s : waiting_) visit(*s);
 }
 
-bool Scheduler::plan(int64_t number, const ChunkTimes& times, StepPlan& plan) {
+bool Scheduler::plan(int64_t number, int mixed_rows, StepPlan& plan) {
   plan.clear();
   short_of_pages_ = false;
   plan.draft_row_budget = options_.draft_row_budget;
@@ -64,7 +60,7 @@ bool Scheduler::plan(int64_t number, const ChunkTimes& times, StepPlan& plan) {
         plan_decode(s, plan, rows_left, number))
       rows_left -= plan.groups.back().max_rows;
   }
-  int chunk = std::min(rows_left, chunk_limit(times, static_cast<int>(plan.groups.size())));
+  int chunk = std::min(rows_left, plan.groups.empty() ? rows_left : mixed_rows);
   for (size_t i = 0; i < running_.size() && chunk > 0; ++i)
     if (running_[i]->state == SequenceState::kPrefilling)
       chunk -= plan_prefill(*running_[i], plan, chunk, number);
@@ -81,15 +77,6 @@ bool Scheduler::plan(int64_t number, const ChunkTimes& times, StepPlan& plan) {
   if (plan.groups.empty()) return false;
   plan.page_updates = state_.take_updates();
   return true;
-}
-
-// Rows of prompts that may join a step: all that fit when nobody decodes; otherwise as many as keep
-// the step within kDecodeSlowdown of a step without them.
-int Scheduler::chunk_limit(const ChunkTimes& times, int decode_groups) const {
-  if (decode_groups == 0) return options_.max_step_tokens;
-  if (times.decode_step_us == 0 || times.prefill_row_us == 0) return kFirstChunk;
-  const double spare = (kDecodeSlowdown - 1) * times.decode_step_us;
-  return std::max(1, static_cast<int>(spare / times.prefill_row_us));
 }
 
 RowGroup Scheduler::group_of(Sequence& s, GroupKind kind, int64_t number, const StepPlan& plan) {

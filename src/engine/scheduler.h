@@ -19,12 +19,6 @@
 
 namespace peregrine {
 
-// Step times as the engine measures them, to size prefill chunks.
-struct ChunkTimes {
-  double decode_step_us = 0;  // of steps without prefill rows; 0: unknown
-  double prefill_row_us = 0;  // what a prefill row adds; 0: unknown
-};
-
 class Scheduler {
  public:
   struct Options {
@@ -54,7 +48,8 @@ class Scheduler {
   // -- steps
   // ----------------------------------------------------------------------------------------- Fills
   // `plan` for step `number`; false when nothing can run now.
-  bool plan(int64_t number, const ChunkTimes& times, StepPlan& plan);
+  // `mixed_rows`: most prompt rows beside decoding sequences.
+  bool plan(int64_t number, int mixed_rows, StepPlan& plan);
 
   // Takes the sequence out: its slot and pages are freed once step `last_step` is complete. With
   // `keep`, its computed prefix goes to the cache first. Returns ownership of the sequence.
@@ -90,7 +85,6 @@ class Scheduler {
   bool admit_next();
   void begin_stay(Sequence& sequence);
   bool shares_running_prefill(const Sequence& sequence) const;
-  int chunk_limit(const ChunkTimes& times, int decode_groups) const;
   RowGroup group_of(Sequence& sequence, GroupKind kind, int64_t number, const StepPlan& plan);
 
   StateStore& state_;

@@ -156,8 +156,8 @@ TEST(GreedySpeculation, TheContextEndsInsideABlock) {
     const Generated drafted = generate(session, prompt, options);
     EXPECT_EQ(drafted.tokens, plain.tokens);
     EXPECT_EQ(drafted.end, GenerateEnd::kLength);
-    // The last token needs no room: nothing follows it.
-    EXPECT_EQ(plain.tokens.size(), static_cast<size_t>(room) + 1);
+    // The context holds prompt and output.
+    EXPECT_EQ(plain.tokens.size(), static_cast<size_t>(room));
   }
 }
 
