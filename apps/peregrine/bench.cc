@@ -82,6 +82,7 @@ void add_bench(CLI::App& app) {
       ->check(CLI::IsMember(
           {"decode", "prefill", "speculation", "scheduler", "throughput", "latency"}));
   add_device_options(*command, o->model);
+  command->get_option("--model")->required(false);  // synthetic weights and devices need none
   command->add_flag("--synthetic", o->synthetic, "Random weights of the sizes below, in memory");
   command->add_option("--layers", o->shape.layers, "Layers (default: 2)");
   command->add_option("--experts", o->shape.experts, "Routed experts a layer (default: 32)");

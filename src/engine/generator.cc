@@ -11,6 +11,8 @@
 namespace peregrine {
 namespace {
 
+// Blocks that --draft auto verifies before it judges drafts.
+constexpr int kTrialBlocks = 4;
 // Plain steps after which --draft auto verifies a block again.
 constexpr int kProbeEvery = 128;
 
@@ -104,9 +106,12 @@ int Generator::planned_drafts() {
   const int most = static_cast<int>(std::clamp<int64_t>(std::min(room, wanted), 0, draft.drafts));
   if (draft.mode == DraftMode::kFixed || most == 0) return most;
 
-  // Measure first: a plain step, then the longest block.
+  // Measure first: a plain step, then some of the longest blocks.
   if (step_times_.empty()) return 0;
-  if (draft_pass_us_ == 0) return most;
+  if (trial_blocks_ < kTrialBlocks) {
+    ++trial_blocks_;
+    return most;
+  }
   plan_ = plan_drafts({.step_us = [this](int rows) { return step_times_.estimate(rows); },
                        .draft_us = draft_pass_us_},
                       survival_.survival());

@@ -79,6 +79,7 @@ class Generator {
   std::optional<int32_t> anchor_;  // emitted, not yet in the session
   std::optional<DraftPlan> plan_;
   int steps_without_drafts_ = 0;
+  int trial_blocks_ = 0;
   std::vector<int32_t> emitted_;
   std::vector<TokenLogprobs> logprobs_;
   GenerateEnd finish_ = GenerateEnd::kRunning;

@@ -63,14 +63,17 @@ double StepTimes::estimate(int rows) const {
   return std::max(continued, 0.1 * edge.second);
 }
 
-SurvivalEstimate::SurvivalEstimate(int slots) : conditional_(static_cast<size_t>(slots), 0.5) {}
+SurvivalEstimate::SurvivalEstimate(int slots)
+    : conditional_(static_cast<size_t>(slots), 0.5), judged_(static_cast<size_t>(slots), 0) {}
 
 void SurvivalEstimate::record(int verified, int accepted) {
   // Drafts up to the first rejected one were judged; those behind it say nothing.
   const int judged = std::min({verified, accepted + 1, static_cast<int>(conditional_.size())});
   for (int i = 0; i < judged; ++i) {
     double& chance = conditional_[static_cast<size_t>(i)];
-    chance += kSurvivalShare * ((i < accepted ? 1.0 : 0.0) - chance);
+    // The plain mean (the prior counting once) until it has more weight than the running share.
+    const double share = std::max(kSurvivalShare, 1.0 / (2 + judged_[static_cast<size_t>(i)]++));
+    chance += share * ((i < accepted ? 1.0 : 0.0) - chance);
   }
 }
 

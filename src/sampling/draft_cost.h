@@ -64,6 +64,7 @@ class SurvivalEstimate {
 
  private:
   std::vector<double> conditional_;
+  std::vector<int> judged_;  // how often each slot was; early evidence weighs more than the prior
 };
 
 }  // namespace peregrine
