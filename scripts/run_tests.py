@@ -34,6 +34,7 @@ CHECKS = {
 
 SANITIZER_OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1",
+    "LSAN_OPTIONS": f"suppressions={ROOT}/tests/lsan_suppressions.txt:print_suppressions=0",
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
     "TSAN_OPTIONS": "second_deadlock_stack=1",
 }
