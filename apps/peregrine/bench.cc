@@ -11,6 +11,7 @@
 
 #include "base/fail.h"
 #include "commands.h"
+#include "engine/model_impl.h"
 #include "output.h"
 
 namespace peregrine {
@@ -57,6 +58,24 @@ void run(const std::string& kind, const BenchOptions& o) {
 }
 
 }  // namespace
+
+double percentile(std::vector<double> values, double share) {
+  if (values.empty()) return 0;
+  const auto at =
+      values.begin() + static_cast<ptrdiff_t>(share * static_cast<double>(values.size() - 1));
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
+}
+
+std::vector<int32_t> random_prompt(const Model& model, int length, std::mt19937_64& random) {
+  const Tokenizer& tokenizer = model.impl().tokenizer;
+  std::vector<int32_t> ids;
+  while (static_cast<int>(ids.size()) < length) {
+    const auto id = static_cast<int32_t>(random() % static_cast<uint64_t>(model.vocab_size()));
+    if (tokenizer.has(id) && !tokenizer.is_added(id)) ids.push_back(id);
+  }
+  return ids;
+}
 
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);

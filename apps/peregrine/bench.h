@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,10 @@ nlohmann::ordered_json bench_scheduler(const BenchOptions& options);
 nlohmann::ordered_json bench_throughput(const BenchOptions& options);
 nlohmann::ordered_json bench_latency(const BenchOptions& options);
 
+// The value that `share` of the sorted values lie below; 0 for none.
+double percentile(std::vector<double> values, double share);
+// Text-like ids: ordinary tokens of the vocabulary, drawn from `random`.
+std::vector<int32_t> random_prompt(const Model& model, int length, std::mt19937_64& random);
 double median(std::vector<double> values);  // not empty
 
 // Load of the machine over the last minute, in running threads; the share of it that is ours is

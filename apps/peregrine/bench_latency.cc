@@ -42,13 +42,6 @@ class Listener {
   std::vector<double> gaps_;  // milliseconds
 };
 
-double percentile(std::vector<double> values, double share) {
-  std::sort(values.begin(), values.end());
-  return values.empty()
-             ? 0
-             : values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
-}
-
 }  // namespace
 
 Json bench_latency(const BenchOptions& options) {
@@ -58,16 +51,7 @@ Json bench_latency(const BenchOptions& options) {
                         .context_tokens = model->max_context(),
                         .prefix_cache = PrefixCacheMode::kOff});
   std::mt19937_64 random(1);
-  const auto ids = [&](int count) {
-    std::vector<int32_t> prompt;
-    const Tokenizer& tokenizer = model->impl().tokenizer;
-    while (static_cast<int>(prompt.size()) < count) {
-      const auto id = static_cast<int32_t>(random() % static_cast<uint64_t>(model->vocab_size()));
-      if (tokenizer.has(id) && !tokenizer.is_added(id)) prompt.push_back(id);
-    }
-    return prompt;
-  };
-
+  const auto ids = [&](int count) { return random_prompt(*model, count, random); };
   Listener listener;
   Request decoding{.prompt = ids(32)};
   decoding.sampling.temperature = 0;

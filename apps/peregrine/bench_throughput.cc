@@ -34,25 +34,6 @@ std::vector<Lengths> chat_lengths(int count, uint64_t seed, int most) {
   return lengths;
 }
 
-// Text-like ids: ordinary tokens of the vocabulary, drawn by the seed.
-std::vector<int32_t> random_prompt(const Model& model, int length, std::mt19937_64& random) {
-  const Tokenizer& tokenizer = model.impl().tokenizer;
-  std::vector<int32_t> ids;
-  while (static_cast<int>(ids.size()) < length) {
-    const auto id = static_cast<int32_t>(random() % static_cast<uint64_t>(model.vocab_size()));
-    if (tokenizer.has(id) && !tokenizer.is_added(id)) ids.push_back(id);
-  }
-  return ids;
-}
-
-double percentile(std::vector<double>& values, double share) {
-  if (values.empty()) return 0;
-  const auto at =
-      values.begin() + static_cast<ptrdiff_t>(share * static_cast<double>(values.size() - 1));
-  std::nth_element(values.begin(), at, values.end());
-  return *at;
-}
-
 Json measure(const std::shared_ptr<const Model>& model, const BenchOptions& o, int concurrency) {
   EngineOptions options;
   options.max_running = concurrency;
