@@ -18,5 +18,5 @@ pkg_check_modules(TOMLPLUSPLUS REQUIRED IMPORTED_TARGET tomlplusplus)
 target_link_libraries(peregrine_dependencies INTERFACE
   Threads::Threads nlohmann_json::nlohmann_json fmt::fmt spdlog::spdlog
   PkgConfig::HWY PkgConfig::ICU Boost::boost OpenSSL::SSL OpenSSL::Crypto
-  prometheus-cpp::core PkgConfig::TOMLPLUSPLUS)
+  prometheus-cpp::core PkgConfig::TOMLPLUSPLUS blake3)
 target_compile_definitions(peregrine_dependencies INTERFACE SPDLOG_FMT_EXTERNAL)
