@@ -14,9 +14,10 @@ find_package(OpenSSL REQUIRED)
 find_package(Boost 1.81 REQUIRED)
 find_package(prometheus-cpp REQUIRED)
 pkg_check_modules(TOMLPLUSPLUS REQUIRED IMPORTED_TARGET tomlplusplus)
+pkg_check_modules(HIREDIS REQUIRED hiredis)
 
 target_link_libraries(peregrine_dependencies INTERFACE
   Threads::Threads nlohmann_json::nlohmann_json fmt::fmt spdlog::spdlog
   PkgConfig::HWY PkgConfig::ICU Boost::boost OpenSSL::SSL OpenSSL::Crypto
-  prometheus-cpp::core PkgConfig::TOMLPLUSPLUS blake3)
+  prometheus-cpp::core PkgConfig::TOMLPLUSPLUS ${HIREDIS_LIBRARIES} $<LINK_ONLY:blake3>)
 target_compile_definitions(peregrine_dependencies INTERFACE SPDLOG_FMT_EXTERNAL)
