@@ -2,17 +2,15 @@
 
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "base/fail.h"
+#include "base/file_descriptor.h"
 
 namespace peregrine {
 namespace {
@@ -53,57 +51,11 @@ size_t head_bytes(int64_t tokens, size_t sources) {
   return sizeof(Head) + sources * sizeof(int64_t) + static_cast<size_t>(tokens) * sizeof(int32_t);
 }
 
-std::string reason() { return std::error_code(errno, std::generic_category()).message(); }
-
-class Descriptor {
- public:
-  Descriptor(const std::string& path, int flags) : fd_(::open(path.c_str(), flags, 0644)) {
-    if (fd_ < 0) fail(ErrorKind::kIo, "cannot be opened ({})", reason());
-  }
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&&) = delete;
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-
-  uint64_t size() const {
-    struct stat info {};
-    if (::fstat(fd_, &info) != 0) fail(ErrorKind::kIo, "has no size ({})", reason());
-    return static_cast<uint64_t>(info.st_size);
-  }
-  void write(std::span<const std::byte> bytes) const {
-    while (!bytes.empty()) {
-      const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) fail(ErrorKind::kIo, "cannot be written ({})", reason());
-      bytes = bytes.subspan(static_cast<size_t>(n));
-    }
-  }
-  void read(std::span<std::byte> bytes, uint64_t offset) const {
-    while (!bytes.empty()) {
-      const ssize_t n = ::pread(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) fail(ErrorKind::kIo, "cannot be read ({})", reason());
-      if (n == 0) fail(ErrorKind::kIo, "ends at byte {}", offset);
-      bytes = bytes.subspan(static_cast<size_t>(n));
-      offset += static_cast<uint64_t>(n);
-    }
-  }
-  // A later write error of the file system may show here.
-  void close() {
-    if (::close(std::exchange(fd_, -1)) != 0)
-      fail(ErrorKind::kIo, "cannot be written ({})", reason());
-  }
-
- private:
-  int fd_;
-};
-
 }  // namespace
 
 // A file whose head has been read and checked.
 struct PrefixSpill::Opened {
-  Descriptor descriptor;
+  FileDescriptor descriptor;
   uint64_t bytes = 0;
   bool exact = false;
   std::vector<int64_t> pages = {};  // by source
@@ -190,7 +142,7 @@ void PrefixSpill::write_to(const std::string& path, const Point& point) const {
   append(point.pages.data(), point.pages.size() * sizeof(int64_t));
   append(point.tokens.data(), point.tokens.size_bytes());
 
-  Descriptor out(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC);
+  FileDescriptor out(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC);
   uint64_t start = 0;
   uint64_t block = 0;
   const auto write_block = [&](std::span<const std::byte> bytes) {
@@ -217,7 +169,7 @@ PrefixSpill::File PrefixSpill::write(const Point& point) {
   try {
     write_to(temporary, point);
     if (std::rename(temporary.c_str(), path.c_str()) != 0)
-      fail(ErrorKind::kIo, "cannot be renamed ({})", reason());
+      fail(ErrorKind::kIo, "cannot be renamed ({})", system_reason());
   } catch (const Error& error) {
     give_up(temporary, error.what());
     return {};
@@ -230,7 +182,7 @@ PrefixSpill::File PrefixSpill::write(const Point& point) {
 // ---------------------------------------------------------------------------------------
 
 PrefixSpill::Opened PrefixSpill::open(const std::string& path) const {
-  Opened file = {.descriptor = Descriptor(path, O_RDONLY | O_CLOEXEC)};
+  Opened file = {.descriptor = FileDescriptor(path, O_RDONLY | O_CLOEXEC)};
   file.bytes = file.descriptor.size();
   Head head;
   file.descriptor.read(std::as_writable_bytes(std::span(&head, 1)), 0);
