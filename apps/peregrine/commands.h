@@ -17,6 +17,7 @@ inline constexpr int kSomeLinesFailed = 3;
 void add_batch(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_chat(CLI::App& app);
+void add_eplb(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_serve(CLI::App& app);

@@ -37,6 +37,7 @@ int main(int argc, char** argv) {
     peregrine::add_chat(app);
     peregrine::add_batch(app);
     peregrine::add_bench(app);
+    peregrine::add_eplb(app);
     peregrine::add_inspect(app);
     peregrine::add_serve(app);
     peregrine::add_tokenize(app);

@@ -1,0 +1,37 @@
+// How the engines of several ranks agree on what kind of step comes next.
+//
+// Ranks that exchange rows inside a step must run the same kind of step at the same time, or their
+// collectives would not meet. The loop of every rank therefore asks its StepGroup twice a round:
+// before planning what may be planned, and after it what runs. Each call meets the same call on all
+// other ranks. An engine without a group plans alone.
+#pragma once
+
+namespace peregrine {
+
+enum class StepKind {
+  kIdle,     // no rank has anything to run
+  kDecode,   // no rank runs prompt rows
+  kPrefill,  // ranks run prompt rows beside decoding ones; a rank without any takes part all the
+             // same
+  kStop,     // every rank is done: the last round
+};
+
+// What one rank would like to run.
+struct StepWish {
+  bool prefill = false;  // a prompt waits or is half read
+  bool decode = false;   // a sequence decodes
+  bool done = false;     // nothing is left and nothing will come
+};
+
+class StepGroup {
+ public:
+  virtual ~StepGroup() = default;
+
+  // Votes: what the ranks may plan in this round.
+  virtual StepKind vote(const StepWish& mine) = 0;
+  // After a vote of kPrefill: `planned` says whether this rank found room for prompt rows. The kind
+  // that runs: kPrefill when any rank did, else kDecode or kIdle.
+  virtual StepKind confirm(bool planned) = 0;
+};
+
+}  // namespace peregrine
