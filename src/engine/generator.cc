@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <chrono>
+#include <numeric>
 
 #include "base/fail.h"
 #include "engine/session_impl.h"
@@ -10,11 +11,6 @@
 
 namespace peregrine {
 namespace {
-
-// Blocks that --draft auto verifies before it judges drafts.
-constexpr int kTrialBlocks = 4;
-// Plain steps after which --draft auto verifies a block again.
-constexpr int kProbeEvery = 128;
 
 class Timer {
  public:
@@ -35,8 +31,7 @@ Generator::Generator(Session& session, const GenerateOptions& options)
       options_(options),
       processor_(session.impl().vocab()),
       sampler_(options.sampling, options.sampling.seed ? *options.sampling.seed : random_seed(),
-               options_.masked_ids),
-      survival_(std::max(1, options.draft.drafts)) {
+               options_.masked_ids) {
   validate(options.sampling, session.impl().vocab());
   if (options.max_tokens < 1)
     fail(ErrorKind::kInvalidArgument, "max tokens {}: expected at least 1", options.max_tokens);
@@ -106,24 +101,19 @@ int Generator::planned_drafts() {
   const int most = static_cast<int>(std::clamp<int64_t>(std::min(room, wanted), 0, draft.drafts));
   if (draft.mode == DraftMode::kFixed || most == 0) return most;
 
-  // Measure first: a plain step, then some of the longest blocks.
-  if (step_times_.empty()) return 0;
-  if (trial_blocks_ < kTrialBlocks) {
-    ++trial_blocks_;
-    return most;
-  }
-  plan_ = plan_drafts({.step_us = [this](int rows) { return step_times_.estimate(rows); },
-                       .draft_us = draft_pass_us_},
-                      survival_.survival());
-  if (plan_->drafts > 0) {
-    steps_without_drafts_ = 0;
-  } else if (++steps_without_drafts_ >= kProbeEvery) {
-    // A text changes its nature: look again now and then, at a cost of under two per cent.
-    steps_without_drafts_ = 0;
-    plan_.reset();
-    return most;
-  }
-  return std::min(most, plan_->drafts);
+  // Measure first: a plain step, then a block.
+  const std::lock_guard lock(session_.impl().model->impl().device_mutex);
+  const DraftLedger& ledger = session_.impl().model->impl().draft_ledger;
+  if (ledger.step_times.empty()) return 0;
+  return choice_.worthwhile(ledger, prices()) ? most : 0;
+}
+
+// The machine makes one token in the time of a plain step. With device_mutex.
+DraftPrices Generator::prices() const {
+  const DraftLedger& ledger = session_.impl().model->impl().draft_ledger;
+  return draft_prices(ledger.step_times, 1, options_.draft.drafts,
+                      1 / ledger.step_times.estimate(1),
+                      ledger.pass_times.empty() ? 0 : ledger.pass_times.estimate(1));
 }
 
 void Generator::draft(int count) {
@@ -134,6 +124,8 @@ void Generator::draft(int count) {
   const DraftSegment segment{s.slot, session_.length(), *anchor_, count};
   drafter.begin(std::span(&segment, 1));
 
+  const bool automatic = options_.draft.mode == DraftMode::kAuto;
+  const DraftPrices now = automatic ? prices() : DraftPrices{};
   std::vector<float> logits(static_cast<size_t>(s.vocab()));
   int32_t previous = *anchor_;
   const int first[] = {0};
@@ -142,10 +134,10 @@ void Generator::draft(int count) {
     float score;
     s.backend().copy_out(&score, drafter.confidence().data, sizeof(score));
     drafts_.scores.push_back(score);
-    const bool worth = plan_ ? cut_drafts(*plan_, drafts_.scores) > i
-                             : survival_from_scores(drafts_.scores).back() >=
-                                   slot_threshold(i, count, options_.draft.threshold);
-    if (!worth) break;
+    const double survival = survival_from_scores(drafts_.scores).back();
+    const double threshold =
+        automatic ? choice_.threshold(now, i) : slot_threshold(i, count, options_.draft.threshold);
+    if (!(survival >= threshold)) break;
     s.backend().copy_out(logits.data(), drafter.logits().data, logits.size() * sizeof(float));
     sampler_.draft(processor_, logits, session_.length() + 1, drafts_);
     previous = drafts_.tokens.back();
@@ -153,7 +145,29 @@ void Generator::draft(int count) {
   stats_.drafted += static_cast<int64_t>(drafts_.tokens.size());
   const double us = timer.microseconds();
   stats_.draft_us += us;
-  draft_pass_us_ = draft_pass_us_ == 0 ? us : 0.9 * draft_pass_us_ + 0.1 * us;
+  draft_us_ = us;
+  DraftLedger& ledger = s.model->impl().draft_ledger;
+  if (!ledger.step_times.empty()) ledger.pass_times.record(1, us / ledger.step_times.estimate(1));
+}
+
+// What a step taught, `drafts_` being what it verified.
+void Generator::record_step(int accepted, double us) {
+  const std::lock_guard lock(session_.impl().model->impl().device_mutex);
+  DraftLedger& ledger = session_.impl().model->impl().draft_ledger;
+  const int verified = static_cast<int>(drafts_.tokens.size());
+  ledger.step_times.record(1 + verified, us);
+  if (options_.draft.mode != DraftMode::kAuto) return;
+  double cost = ledger.step_times.estimate(1 + verified) / ledger.step_times.estimate(1);
+  if (!drafts_.scores.empty()) {
+    // Its own time: sampled drafts take longer than greedy ones.
+    cost += std::min(draft_us_ / ledger.step_times.estimate(1), 2 * prices().pass);
+    const auto survival = survival_from_scores(drafts_.scores);
+    choice_.record({.expected = std::accumulate(survival.begin(), survival.begin() + verified, 0.0),
+                    .accepted = accepted,
+                    .cost = cost},
+                   ledger);
+  }
+  ledger.earn(cost);
 }
 
 void Generator::plain_step() {
@@ -162,7 +176,7 @@ void Generator::plain_step() {
   const auto logits = session_.step(*anchor_);
   const double us = timer.microseconds();
   stats_.step_us += us;
-  step_times_.record(1, us);
+  record_step(0, us);
   const int32_t token = sampler_.sample(processor_, logits, position);
   emit(token, logits);
   sampler_.add_output(token);
@@ -178,7 +192,6 @@ void Generator::speculative_step() {
   const auto logits = session_.append(rows);
   const double us = timer.microseconds();
   stats_.step_us += us;
-  step_times_.record(static_cast<int>(n) + 1, us);
 
   const VerifyResult result =
       sampler_.verify(processor_, logits, drafts_, length + 1, options_.draft.verify);
@@ -187,7 +200,7 @@ void Generator::speculative_step() {
   stats_.accepted += result.accepted;
   for (size_t i = 0; i < n; ++i) ++stats_.verified_at[i];
   for (size_t i = 0; i < accepted; ++i) ++stats_.accepted_at[i];
-  survival_.record(static_cast<int>(n), result.accepted);
+  record_step(result.accepted, us);
 
   for (size_t i = 0; i <= accepted; ++i) {
     const int32_t token = i < accepted ? drafts_.tokens[i] : result.bonus;

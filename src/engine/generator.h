@@ -15,7 +15,7 @@
 #include "engine/sequence_sampler.h"
 #include "peregrine/generation.h"
 #include "peregrine/session.h"
-#include "sampling/draft_cost.h"
+#include "sampling/draft_choice.h"
 
 namespace peregrine {
 
@@ -62,8 +62,10 @@ class Generator {
 
  private:
   int planned_drafts();
+  DraftPrices prices() const;
   void draft(int count);
   void plain_step();
+  void record_step(int accepted, double us);
   void speculative_step();
   void emit(int32_t token, std::span<const float> logits);
 
@@ -73,13 +75,9 @@ class Generator {
   LogitProcessor processor_;
   SequenceSampler sampler_;
   Drafts drafts_;
-  StepTimes step_times_;
-  SurvivalEstimate survival_;
-  double draft_pass_us_ = 0;       // running mean
+  DraftChoice choice_;             // kAuto
+  double draft_us_ = 0;            // time of the last drafter pass
   std::optional<int32_t> anchor_;  // emitted, not yet in the session
-  std::optional<DraftPlan> plan_;
-  int steps_without_drafts_ = 0;
-  int trial_blocks_ = 0;
   std::vector<int32_t> emitted_;
   std::vector<TokenLogprobs> logprobs_;
   GenerateEnd finish_ = GenerateEnd::kRunning;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <numeric>
 
 #include "peregrine/error.h"
 #include "sampling/draft_length.h"
@@ -43,7 +44,7 @@ void ModelDevice::run(StepState& state, const StepState* previous) {
     forward_.run(step_, drafter_.has_value(), where_);
     state.output.rows = step_.rows();
     decide(state.plan, state.output);
-    record_times(state.plan, now_us() - begin);
+    learn(state.plan, state.output, now_us() - begin);
     if (drafter_) draft_next(state.plan, state.output);
     backend_.synchronize();
   } catch (const std::exception& error) {
@@ -59,14 +60,12 @@ void ModelDevice::begin_stay(const RowGroup& group) {
   sampler.add_prompt(std::span(setup.tokens).first(prompt));
   for (size_t i = prompt; i < setup.tokens.size(); ++i) sampler.add_output(setup.tokens[i]);
   if (setup.anchor) sampler.add_output(*setup.anchor);
-  sequences_[static_cast<size_t>(group.slot)].emplace(
-      Sequence{.setup = group.setup,
-               .sampler = std::move(sampler),
-               .tokens = setup.tokens,
-               .length = group.start,
-               .drafts = {},
-               .survival = SurvivalEstimate(std::max(1, setup.draft.drafts)),
-               .plan = {}});
+  sequences_[static_cast<size_t>(group.slot)].emplace(Sequence{.setup = group.setup,
+                                                               .sampler = std::move(sampler),
+                                                               .tokens = setup.tokens,
+                                                               .length = group.start,
+                                                               .drafts = {},
+                                                               .choice = {}});
 }
 
 // Cuts drafts to what their group may verify and, under load, to the batch's row budget: the slots
@@ -111,7 +110,7 @@ void ModelDevice::choose_drafts(const StepPlan& plan) {
 
 void ModelDevice::build_step(const StepPlan& plan) {
   step_.segments.clear();
-  decode_rows_ = 0;
+  decoding_ = decode_rows_ = decode_tokens_ = drafting_ = 0;
   for (const RowGroup& group : plan.groups) {
     Sequence& s = at(group.slot);
     if (group.kind == GroupKind::kPrefill) {
@@ -131,7 +130,9 @@ void ModelDevice::build_step(const StepPlan& plan) {
     s.tokens.push_back(s.anchor);
     s.tokens.insert(s.tokens.end(), s.drafts.tokens.begin(), s.drafts.tokens.end());
     const int rows = 1 + static_cast<int>(s.drafts.tokens.size());
+    ++decoding_;
     decode_rows_ += rows;
+    if (!s.drafts.scores.empty()) ++drafting_;
     step_.segments.push_back({.slot = group.slot,
                               .start = s.length,
                               .count = rows,
@@ -189,8 +190,8 @@ void ModelDevice::decide(const StepPlan& plan, StepOutput& output) {
       const auto rows =
           logits.subspan(static_cast<size_t>(where_[g].logits_row) * vocab, (n + 1) * vocab);
       result = s.sampler.verify(processor_, rows, s.drafts, s.length + 1, s.setup->draft.verify);
-      s.survival.record(static_cast<int>(n), result.accepted);
     }
+    decode_tokens_ += 1 + result.accepted;
     out.verified = static_cast<int>(n);
     out.accepted = result.accepted;
     for (size_t i = 0; i < static_cast<size_t>(result.accepted); ++i)
@@ -202,7 +203,7 @@ void ModelDevice::decide(const StepPlan& plan, StepOutput& output) {
 }
 
 // Bounded by what the request may still emit and by its context: known here only.
-int ModelDevice::drafts_wanted(Sequence& s) {
+int ModelDevice::drafts_wanted(const Sequence& s) const {
   const SequenceSetup& setup = *s.setup;
   if (setup.draft.mode == DraftMode::kOff) return 0;
   const int64_t room = setup.context_tokens - s.length - 1;
@@ -210,20 +211,56 @@ int ModelDevice::drafts_wanted(Sequence& s) {
   const int most =
       static_cast<int>(std::clamp<int64_t>(std::min(room, wanted), 0, setup.draft.drafts));
   if (setup.draft.mode == DraftMode::kFixed || most == 0) return most;
-  if (step_times_.empty()) return 0;
-  if (draft_pass_us_ == 0) return most;
-  const int others = std::max(0, decode_rows_ - 1);
-  s.plan = plan_drafts({.step_us = [&](int rows) { return step_times_.estimate(others + rows); },
-                        .draft_us = draft_pass_us_},
-                       s.survival.survival());
-  return std::min(most, s.plan->drafts);
+  if (ledger().step_times.empty()) return 0;
+  return s.choice.worthwhile(ledger(), prices(setup.draft.drafts)) ? most : 0;
 }
 
-void ModelDevice::record_times(const StepPlan& plan, double step_us) {
-  const bool decode_only =
-      std::all_of(plan.groups.begin(), plan.groups.end(),
-                  [](const RowGroup& g) { return g.kind == GroupKind::kDecode; });
-  if (decode_only) step_times_.record(decode_rows_, step_us);
+ModelDevice::Share ModelDevice::share() const {
+  const DraftLedger& known = ledger();
+  const double others = decoding_ == 0 ? 0 : (decoding_ - 1.0) / decoding_;
+  Share share{.rows = 1 + others * decode_rows_};
+  share.tokens_per_us =
+      (1 + others * decode_tokens_) / known.step_times.estimate(static_cast<int>(share.rows));
+  if (!known.pass_times.empty()) {
+    const int sequences = std::max(1, drafting_);
+    share.pass_us = known.pass_times.estimate(sequences) / sequences * known.step_times.estimate(1);
+  }
+  return share;
+}
+
+DraftPrices ModelDevice::prices(int drafts) const {
+  const Share mine = share();
+  return draft_prices(ledger().step_times, static_cast<int>(mine.rows), drafts, mine.tokens_per_us,
+                      mine.pass_us * mine.tokens_per_us);
+}
+
+// What the step taught about times and about its drafts.
+void ModelDevice::learn(const StepPlan& plan, const StepOutput& output, double step_us) {
+  if (decoding_ == 0) return;
+  StepTimes& times = ledger().step_times;
+  // Prompt rows would count as the drafts' time.
+  if (decoding_ == static_cast<int>(plan.groups.size())) times.record(decode_rows_, step_us);
+  if (times.empty()) return;
+  const Share mine = share();
+  const int rows = static_cast<int>(mine.rows);
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    if (plan.groups[g].kind != GroupKind::kDecode) continue;
+    Sequence& s = at(plan.groups[g].slot);
+    if (s.setup->draft.mode != DraftMode::kAuto) continue;
+    double cost = 1;
+    if (!s.drafts.scores.empty()) {
+      const int verified = output.groups[g].verified;
+      const double rows_us = std::max(0.0, times.estimate(rows + verified) - times.estimate(rows));
+      cost += (mine.pass_us + rows_us) * mine.tokens_per_us;
+      const auto survival = survival_from_scores(s.drafts.scores);
+      s.choice.record(
+          {.expected = std::accumulate(survival.begin(), survival.begin() + verified, 0.0),
+           .accepted = output.groups[g].accepted,
+           .cost = cost},
+          ledger());
+    }
+    ledger().earn(cost);
+  }
 }
 
 // One drafter pass for every sequence that will decode next.
@@ -243,6 +280,11 @@ void ModelDevice::draft_next(const StepPlan& plan, StepOutput& output) {
   if (draft_segments_.empty()) return;
 
   const double begin = now_us();
+  std::vector<DraftPrices> prices_of;  // for requests that choose by price
+  for (const DraftSegment& segment : draft_segments_) {
+    const DraftOptions& draft = at(segment.slot).setup->draft;
+    prices_of.push_back(draft.mode == DraftMode::kAuto ? prices(draft.drafts) : DraftPrices{});
+  }
   drafter_->begin(draft_segments_);
   std::vector<int> active(draft_segments_.size());
   for (size_t i = 0; i < active.size(); ++i) active[i] = static_cast<int>(i);
@@ -262,11 +304,11 @@ void ModelDevice::draft_next(const StepPlan& plan, StepOutput& output) {
       const DraftSegment& segment = draft_segments_[static_cast<size_t>(active[a])];
       Sequence& s = at(segment.slot);
       s.drafts.scores.push_back(scores[a]);
-      const bool worth = s.setup->draft.mode == DraftMode::kAuto && s.plan
-                             ? cut_drafts(*s.plan, s.drafts.scores) > slot
-                             : survival_from_scores(s.drafts.scores).back() >=
-                                   slot_threshold(slot, segment.count, s.setup->draft.threshold);
-      if (!worth) continue;
+      const double threshold =
+          s.setup->draft.mode == DraftMode::kAuto
+              ? s.choice.threshold(prices_of[static_cast<size_t>(active[a])], slot)
+              : slot_threshold(slot, segment.count, s.setup->draft.threshold);
+      if (!(survival_from_scores(s.drafts.scores).back() >= threshold)) continue;
       s.sampler.draft(processor_, logits.subspan(a * vocab, vocab), s.length + 1, s.drafts);
       if (slot + 1 < segment.count) still.push_back(active[a]);
     }
@@ -275,8 +317,9 @@ void ModelDevice::draft_next(const StepPlan& plan, StepOutput& output) {
   for (size_t i = 0; i < draft_segments_.size(); ++i)
     output.groups[static_cast<size_t>(draft_groups_[i])].drafted =
         static_cast<int>(at(draft_segments_[i].slot).drafts.tokens.size());
-  const double us = now_us() - begin;
-  draft_pass_us_ = draft_pass_us_ == 0 ? us : 0.9 * draft_pass_us_ + 0.1 * us;
+  if (!ledger().step_times.empty())
+    ledger().pass_times.record(static_cast<int>(draft_segments_.size()),
+                               (now_us() - begin) / ledger().step_times.estimate(1));
 }
 
 }  // namespace peregrine

@@ -16,7 +16,7 @@
 #include "engine/sequence_sampler.h"
 #include "model/drafter.h"
 #include "model/forward.h"
-#include "sampling/draft_cost.h"
+#include "sampling/draft_choice.h"
 
 namespace peregrine {
 
@@ -39,8 +39,7 @@ class ModelDevice : public Device {
     int64_t length = 0;
     int32_t anchor = 0;
     Drafts drafts;
-    SurvivalEstimate survival;
-    std::optional<DraftPlan> plan;  // kAuto
+    DraftChoice choice;  // kAuto
 
     int64_t emitted() const {  // the anchor included
       return length + 1 - setup->prompt_length;
@@ -53,8 +52,17 @@ class ModelDevice : public Device {
   void build_step(const StepPlan& plan);
   void decide(const StepPlan& plan, StepOutput& output);
   void draft_next(const StepPlan& plan, StepOutput& output);
-  int drafts_wanted(Sequence& sequence);
-  void record_times(const StepPlan& plan, double step_us);
+  int drafts_wanted(const Sequence& sequence) const;
+  void learn(const StepPlan& plan, const StepOutput& output, double step_us);
+  // The step as one of its decoding sequences sees it, the others being average.
+  struct Share {
+    double rows = 1;           // of the step if it verified no draft of this one
+    double tokens_per_us = 0;  // that the step would then make
+    double pass_us = 0;        // this one's part of the drafter pass
+  };
+  Share share() const;
+  DraftPrices prices(int drafts) const;
+  DraftLedger& ledger() const { return model_->impl().draft_ledger; }
   Sequence& at(int slot) { return *sequences_[static_cast<size_t>(slot)]; }
   std::span<const float> host_rows(Tensor rows, std::vector<float>& buffer);
 
@@ -66,9 +74,8 @@ class ModelDevice : public Device {
   std::optional<Drafter> drafter_;
   LogitProcessor processor_;
   std::vector<std::optional<Sequence>> sequences_;  // [slot]
-  StepTimes step_times_;                            // of decode-only steps, by rows
-  double draft_pass_us_ = 0;
-  int decode_rows_ = 0;  // of the step being run
+  // Of the last step: its decoding sequences, their rows and tokens, and how many had drafts.
+  int decoding_ = 0, decode_rows_ = 0, decode_tokens_ = 0, drafting_ = 0;
 
   // Scratch of a step.
   Step step_;

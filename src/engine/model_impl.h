@@ -10,6 +10,7 @@
 #include "model/engram_hash.h"
 #include "model/weights.h"
 #include "peregrine/model.h"
+#include "sampling/draft_choice.h"
 #include "text/tokenizer.h"
 
 namespace peregrine {
@@ -22,6 +23,7 @@ struct Model::Impl {
   std::unique_ptr<Backend> backend;
   // Held for every step: sessions and an engine of one model share the backend's scratch memory.
   mutable std::mutex device_mutex;
+  mutable DraftLedger draft_ledger;  // with device_mutex
   Weights weights;
   std::optional<EngramHasher> hasher;
   uint64_t fingerprint =

@@ -92,7 +92,10 @@ TEST(GreedySpeculation, LongBlocks) {
 
 TEST(GreedySpeculation, AutomaticLength) {
   std::mt19937 random(7);
-  Session& session = session_for(8);
+  // A model of its own, which knows nothing yet of times and gains.
+  Session session(Model::load(model_path("tiny"), {.threads = 1}),
+                  {.context_tokens = kContext, .draft_rows = 8});
+  int64_t all_drafted = 0;
   for (const Domain domain : kDomains) {
     const Ids prompt = chat_ids(domain, random);
     GenerateOptions options = greedy(reduced(40, 2));
@@ -100,9 +103,10 @@ TEST(GreedySpeculation, AutomaticLength) {
     options.draft = {.mode = DraftMode::kAuto, .drafts = 8};
     const Generated drafted = generate(session, prompt, options, true);
     expect_same(plain, drafted);
-    // Whatever it chooses later, it measures a block first.
-    EXPECT_GT(drafted.stats.drafted, 0);
+    all_drafted += drafted.stats.drafted;
   }
+  // Whatever it chooses later, it measures a block first.
+  EXPECT_GT(all_drafted, 0);
 }
 
 // After a replay prefill rings start inside the prompt; plain and drafted decoding continue alike.

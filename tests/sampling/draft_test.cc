@@ -1,12 +1,15 @@
-// Draft length by confidence, the cost model and its running estimates.
+// Draft length by confidence, and the choice by measured times and gains.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <random>
 #include <vector>
 
-#include "sampling/draft_cost.h"
+#include "sampling/draft_choice.h"
 #include "sampling/draft_length.h"
+#include "sampling/step_times.h"
 
 namespace peregrine {
 namespace {
@@ -62,50 +65,117 @@ TEST(DraftLength, ANanScoreEndsTheBlock) {
             1);
 }
 
-DraftCosts linear(double base_us, double row_us, double draft_us) {
-  return {.step_us = [=](int rows) { return base_us + row_us * rows; }, .draft_us = draft_us};
+// A text whose drafts stand with one chance each, on a machine where a pass costs 0.35 tokens and a
+// row 0.25. Confidences tell the chance, times `optimism`.
+struct World {
+  double chance = 0.5;
+  double optimism = 1;
+  int drafts = 5;
+  DraftPrices prices{.pass = 0.35, .rows = {0.25, 0.25, 0.25, 0.25, 0.25}};
+};
+
+struct Tally {
+  double tokens = 0, cost = 0;  // cost: in steps without drafts
+  int passes = 0, steps = 0;
+  double rate() const { return tokens / cost; }
+};
+
+// Runs an answer of so many steps as the engine would.
+void answer(const World& world, int steps, DraftLedger& ledger, std::mt19937_64& random,
+            Tally& run) {
+  DraftChoice choice;
+  for (int step = 0; step < steps; ++step) {
+    ++run.steps;
+    double cost = 1;
+    int accepted = 0;
+    if (choice.worthwhile(ledger, world.prices)) {
+      ++run.passes;
+      DraftPass pass;
+      const double told = std::min(1.0, world.chance * world.optimism);
+      double survival = 1;
+      int verified = 0;
+      for (; verified < world.drafts; ++verified) {
+        survival *= told;
+        if (survival < choice.threshold(world.prices, verified)) break;
+        pass.expected += survival;
+      }
+      while (accepted < verified && static_cast<double>(random() >> 11) * 0x1p-53 < world.chance)
+        ++accepted;
+      cost += world.prices.pass + verified * world.prices.rows[0];
+      pass.accepted = accepted;
+      pass.cost = cost;
+      choice.record(pass, ledger);
+    }
+    ledger.earn(cost);
+    run.tokens += 1 + accepted;
+    run.cost += cost;
+  }
 }
 
-const std::vector<double> kGood = {0.8, 0.64, 0.5, 0.4, 0.33};
-
-TEST(DraftCost, FreeRowsTakeEveryDraft) {
-  EXPECT_EQ(plan_drafts(linear(1000, 0, 10), kGood).drafts, 5);
-  EXPECT_EQ(plan_drafts(linear(1000, 0, 10), kGood).threshold, 0.0);
+Tally answers(const World& world, int count, int steps, DraftLedger& ledger) {
+  std::mt19937_64 random(1);
+  Tally run;
+  for (int i = 0; i < count; ++i) answer(world, steps, ledger, random, run);
+  return run;
 }
 
-TEST(DraftCost, RowsAsDearAsStepsTakeNone) {
-  // A verified row costs a whole step: at best the same rate, minus the drafter pass.
-  EXPECT_EQ(plan_drafts(linear(0, 1000, 10), kGood).drafts, 0);
+TEST(DraftChoice, GoodDraftsAreUsedNearlyAlways) {
+  DraftLedger ledger;
+  const Tally run = answers({.chance = 0.95}, 40, 20, ledger);
+  EXPECT_GT(run.passes, run.steps * 98 / 100);
 }
 
-TEST(DraftCost, ADearDrafterOrBadDraftsTakeNone) {
-  EXPECT_EQ(plan_drafts(linear(1000, 10, 5000), kGood).drafts, 0);
-  EXPECT_EQ(plan_drafts(linear(1000, 10, 100), std::vector<double>{0.05, 0.01, 0.0}).drafts, 0);
-  EXPECT_EQ(plan_drafts(linear(1000, 10, 100), {}).drafts, 0);
+// What drafts may cost where they gain nothing: the saved-up allowance once, and its share of time.
+TEST(DraftChoice, BadDraftsCostTheirAllowanceOnly) {
+  for (const int steps : {3, 25, 2000}) {
+    DraftLedger ledger;
+    const int count = 10000 / steps;
+    const Tally run = answers({.chance = 0.02}, count, steps, ledger);
+    EXPECT_GT(run.rate(), 0.98 - 2.5 / run.cost) << steps;
+    EXPECT_GT(run.passes, run.steps / 50) << steps << ": nobody looks whether the text changed";
+  }
 }
 
-TEST(DraftCost, PicksTheBestRate) {
-  // Tokens 1, 1.8, 2.44, 2.94, 3.34, 3.67 over 400, 700, 900, 1100, 1300, 1500 microseconds:
-  // the rates are 2.5, 2.571, 2.711, 2.673, 2.569, 2.447 a millisecond.
-  const DraftPlan plan = plan_drafts(linear(200, 200, 100), kGood);
-  EXPECT_EQ(plan.drafts, 2);
-  EXPECT_NEAR(plan.threshold, 2.44 / 900 * 200, 1e-12);
+// Also when the confidences promise a multiple of what stands.
+TEST(DraftChoice, ConfidencesAreCorrected) {
+  DraftLedger ledger;
+  const World world{.chance = 0.3, .optimism = 3};
+  answers(world, 500, 20, ledger);
+  // A confident block of five promises 3.7 drafts, of which 0.43 stand.
+  EXPECT_NEAR(ledger.calibration(), 0.12, 0.06);
+  EXPECT_GT(answers(world, 100, 20, ledger).rate(), 0.97);
 }
 
-TEST(DraftCost, SeesPastAnExpensiveFirstRow) {
-  // One row has a fast path; from two rows on the time is flat. One draft does not pay, four do.
-  const DraftCosts costs{.step_us = [](int rows) { return rows == 1 ? 500.0 : 1000.0; },
-                         .draft_us = 0.0};
-  EXPECT_EQ(plan_drafts(costs, kGood).drafts, 5);
-  EXPECT_EQ(plan_drafts(costs, std::span(kGood).first(1)).drafts, 0);
+// A text that turns bad behind a good one costs no more than the price of noticing, and one that
+// turns good is found.
+TEST(DraftChoice, FollowsTheText) {
+  DraftLedger ledger;
+  const double good = answers({.chance = 0.9}, 40, 20, ledger).rate();
+  EXPECT_GT(answers({.chance = 0.02}, 20, 20, ledger).rate(), 0.97);
+  EXPECT_GT(answers({.chance = 0.9}, 20, 20, ledger).rate(), 0.97 * good);
 }
 
-TEST(DraftCost, CutsByConfidenceWithinThePlan) {
-  const DraftPlan plan{.drafts = 3, .threshold = 0.5};
-  EXPECT_EQ(cut_drafts(plan, scores_for({0.9, 0.8, 0.7, 0.6})), 3);
-  EXPECT_EQ(cut_drafts(plan, scores_for({0.9, 0.4, 0.3})), 1);
-  EXPECT_EQ(cut_drafts(plan, scores_for({0.4})), 0);
-  EXPECT_EQ(cut_drafts({}, scores_for({0.9})), 0);
+TEST(DraftChoice, ARowHasToEarnItsPrice) {
+  DraftChoice choice;
+  DraftLedger ledger;
+  EXPECT_EQ(choice.threshold({.pass = 0.1, .rows = {0}}, 0), 0);
+  EXPECT_EQ(choice.threshold({.pass = 0.1, .rows = {0.25}}, 0), 0.25);
+  // An experiment looks at drafts whatever rows are said to cost.
+  EXPECT_EQ(choice.threshold({.pass = 0.1, .rows = {7}}, 0), 0.3);
+  // At 1.5 times the plain rate, time is worth more.
+  choice.record({.expected = 2, .accepted = 2, .cost = 2}, ledger);
+  EXPECT_NEAR(choice.threshold({.pass = 0.1, .rows = {0.25}}, 0), 0.375, 1e-12);
+  EXPECT_EQ(choice.threshold({.pass = 0.1, .rows = {7}}, 0), 1);
+}
+
+TEST(DraftPrices, LaterRowsMayPayForTheFirst) {
+  StepTimes times;
+  const double us[] = {100, 180, 190, 200, 290, 310};
+  for (int rows = 1; rows <= 6; ++rows) times.record(rows, us[rows - 1]);
+  const DraftPrices prices = draft_prices(times, 1, 5, 0.01, 0.5);
+  EXPECT_EQ(prices.pass, 0.5);
+  const double expected[] = {100.0 / 3, 10, 10, 55, 20};
+  for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(prices.rows[i], expected[i] * 0.01, 1e-9) << i;
 }
 
 TEST(StepTimes, InterpolatesAndContinues) {
@@ -140,27 +210,30 @@ TEST(StepTimes, FollowsDriftSlowly) {
   StepTimes times;
   times.record(1, 100);
   times.record(1, 200);
-  EXPECT_NEAR(times.estimate(1), 110, 1e-9);
+  EXPECT_NEAR(times.estimate(1), 110 * 1.05, 1e-9);
   for (int i = 0; i < 100; ++i) times.record(1, 200);
   EXPECT_NEAR(times.estimate(1), 200, 0.1);
 }
 
-TEST(SurvivalEstimate, LearnsConditionalChances) {
-  SurvivalEstimate estimate(3);
-  EXPECT_EQ(estimate.survival(), (std::vector<double>{0.5, 0.25, 0.125}));
-  // Draft 0 always stands, draft 1 never; draft 2 is never judged.
-  for (int i = 0; i < 200; ++i) estimate.record(3, 1);
-  const std::vector<double> survival = estimate.survival();
-  EXPECT_NEAR(survival[0], 1.0, 1e-3);
-  EXPECT_NEAR(survival[1], 0.0, 1e-3);
-  EXPECT_NEAR(survival[2], 0.5 * survival[1], 1e-12);
+TEST(StepTimes, AStepMovesTheOthers) {
+  StepTimes times;
+  times.record(1, 100);
+  times.record(6, 300);
+  for (int i = 0; i < 200; ++i) times.record(1, 150);
+  EXPECT_NEAR(times.estimate(1), 150, 0.1);
+  // Two thirds of the change is the machine's, a third the count's own.
+  EXPECT_NEAR(times.estimate(6), 300 * std::pow(1.5, 2.0 / 3), 3);
 }
 
-TEST(SurvivalEstimate, FullAcceptanceAndShortBlocks) {
-  SurvivalEstimate estimate(2);
-  for (int i = 0; i < 200; ++i) estimate.record(1, 1);
-  EXPECT_NEAR(estimate.survival()[0], 1.0, 1e-3);
-  EXPECT_NEAR(estimate.survival()[1], 0.5, 1e-3);  // slot 1 was never verified
+TEST(StepTimes, AnInterruptedStepHardlyCounts) {
+  StepTimes times;
+  times.record(1, 100);
+  times.record(1, 50000);
+  EXPECT_NEAR(times.estimate(1), 110 * 1.05, 1e-9);
+  // As the first one it would: the next that is not replaces it.
+  times.record(2, 50000);
+  times.record(2, 150);
+  EXPECT_EQ(times.estimate(2), 150);
 }
 
 }  // namespace

@@ -1,0 +1,82 @@
+#include "sampling/draft_choice.h"
+
+#include <algorithm>
+
+namespace peregrine {
+namespace {
+
+// Share of the time that may go to experiments.
+constexpr double kAllowanceShare = 0.015;
+// Saved up for them at most, and owed at most, in tokens.
+constexpr double kAllowanceMost = 1.5;
+constexpr double kDebtMost = 0.25;
+constexpr double kExperimentThreshold = 0.3;
+// Weight of a new pass among those of its answer.
+constexpr double kPassShare = 0.1;
+// Passes that gain nothing, within what can be told from noise, go on: the loss is smaller than
+// that of leaving a text whose drafts are good.
+constexpr double kTolerance = 0.98;
+// The calibration remembers some fifty passes and starts as if ten expected drafts had stood.
+constexpr double kCalibrationMemory = 0.98;
+constexpr double kCalibrationPrior = 10;
+// Expected drafts of an answer that count as much as what all answers say.
+constexpr double kAnswerPrior = 4;
+
+}  // namespace
+
+DraftPrices draft_prices(const StepTimes& times, int rows, int drafts, double tokens_per_us,
+                         double pass) {
+  std::array<double, kMaxDrafts + 1> us;  // of the step with so many drafts
+  for (int i = 0; i <= drafts; ++i) us[static_cast<size_t>(i)] = times.estimate(rows + i);
+  DraftPrices prices{.pass = pass};
+  for (size_t slot = 0; slot < static_cast<size_t>(drafts); ++slot) {
+    double least = us[slot + 1] - us[slot];
+    for (size_t last = slot + 1; last < static_cast<size_t>(drafts); ++last)
+      least = std::min(least, (us[last + 1] - us[slot]) / static_cast<double>(last + 1 - slot));
+    prices.rows[slot] = std::max(0.0, least * tokens_per_us);
+  }
+  return prices;
+}
+
+DraftLedger::DraftLedger()
+    : allowance_(kAllowanceMost), stood_(kCalibrationPrior), expected_(kCalibrationPrior) {}
+
+void DraftLedger::earn(double tokens) {
+  allowance_ = std::min(allowance_ + kAllowanceShare * tokens, kAllowanceMost);
+}
+
+void DraftLedger::settle(double gain) {
+  allowance_ = std::clamp(allowance_ + gain, -kDebtMost, kAllowanceMost);
+}
+
+void DraftLedger::calibrate(const DraftPass& pass) {
+  stood_ = kCalibrationMemory * stood_ + pass.accepted;
+  expected_ = kCalibrationMemory * expected_ + pass.expected;
+}
+
+bool DraftChoice::trusted() const { return passes_ > 0 && tokens_ > kTolerance * cost_; }
+
+bool DraftChoice::worthwhile(const DraftLedger& ledger, const DraftPrices& prices) const {
+  return trusted() || ledger.affords(prices.pass);
+}
+
+double DraftChoice::threshold(const DraftPrices& prices, int slot) const {
+  const double row = prices.rows[static_cast<size_t>(slot)];
+  if (!trusted()) return std::min(kExperimentThreshold, row);
+  return std::min(1.0, row * tokens_ / cost_);
+}
+
+void DraftChoice::record(const DraftPass& pass, DraftLedger& ledger) {
+  ledger.calibrate(pass);
+  stood_ = kCalibrationMemory * stood_ + pass.accepted;
+  expected_ = kCalibrationMemory * expected_ + pass.expected;
+  const double calibration =
+      (stood_ + kAnswerPrior * ledger.calibration()) / (expected_ + kAnswerPrior);
+  const double tokens = 1 + calibration * pass.expected;
+  ledger.settle(tokens - pass.cost);
+  const double share = std::max(kPassShare, 1.0 / ++passes_);
+  tokens_ += share * (tokens - tokens_);
+  cost_ += share * (pass.cost - cost_);
+}
+
+}  // namespace peregrine
