@@ -4,10 +4,14 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
 #include <type_traits>
 
 #include "base/fail.h"
@@ -27,13 +31,17 @@ template <typename Field>
 void fields(ChallengeMessage& m, Field field) {
   field(m.nonce);
   field(m.proof);
+  field(m.machine);
 }
 template <typename Field>
 void fields(ProofMessage& m, Field field) {
   field(m.proof);
+  field(m.address);
 }
 template <typename Field>
-void fields(WelcomeMessage&, Field) {}
+void fields(WelcomeMessage& m, Field field) {
+  field(m.shared_memory);
+}
 template <typename Field>
 void fields(RefusedMessage&, Field) {}
 template <typename Field>
@@ -70,6 +78,10 @@ struct Writer {
            key.size(), kConversationKeyDigits);
     append(key.data(), key.size());
   }
+  void operator()(const std::vector<std::byte>& address) const {
+    (*this)(static_cast<uint32_t>(address.size()));
+    append(address.data(), address.size());
+  }
   void append(const void* data, size_t bytes) const {
     const auto* at = static_cast<const std::byte*>(data);
     out.insert(out.end(), at, at + bytes);
@@ -90,6 +102,15 @@ struct Reader {
     const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
     if (!std::all_of(key.begin(), key.end(), is_digit))
       fail(ErrorKind::kIo, "a peer's message has a key that is not hexadecimal");
+  }
+  void operator()(std::vector<std::byte>& address) const {
+    uint32_t bytes = 0;
+    (*this)(bytes);
+    if (bytes > kMaxAddressBytes)
+      fail(ErrorKind::kIo, "a peer's address has {} bytes, expected at most {}", bytes,
+           kMaxAddressBytes);
+    const auto taken = take(bytes);
+    address.assign(taken.begin(), taken.end());
   }
   void operator()(OfferStatus& status) const {
     uint32_t number = 0;
@@ -144,8 +165,9 @@ Nonce random_nonce() {
   return nonce;
 }
 
-Proof peer_proof(std::string_view secret, PeerSide side, const Nonce& reader, const Nonce& owner) {
-  std::string text = side == PeerSide::kOwner ? "peregrine owner" : "peregrine reader";
+namespace {
+
+Proof hmac(std::string_view secret, std::string text, const Nonce& reader, const Nonce& owner) {
   text.append(reinterpret_cast<const char*>(reader.data()), reader.size());
   text.append(reinterpret_cast<const char*>(owner.data()), owner.size());
   Proof proof;
@@ -156,6 +178,25 @@ Proof peer_proof(std::string_view secret, PeerSide side, const Nonce& reader, co
       bytes != proof.size())
     fail(ErrorKind::kInternal, "HMAC-SHA256 is not available");
   return proof;
+}
+
+}  // namespace
+
+Proof peer_proof(std::string_view secret, PeerSide side, const Nonce& reader, const Nonce& owner) {
+  return hmac(secret, side == PeerSide::kOwner ? "peregrine owner" : "peregrine reader", reader,
+              owner);
+}
+
+Proof machine_mark(std::string_view secret, const Nonce& reader, const Nonce& owner) {
+  std::ifstream boot("/proc/sys/kernel/random/boot_id");
+  std::string text;
+  std::error_code error;
+  if (!std::getline(boot, text)) return {};
+  for (const char* space : {"/proc/self/ns/ipc", "/proc/self/ns/pid"}) {
+    text += " " + std::filesystem::read_symlink(space, error).string();
+    if (error) return {};
+  }
+  return hmac(secret, fmt::format("peregrine machine {} {}", text, ::getuid()), reader, owner);
 }
 
 bool same_proof(const Proof& a, const Proof& b) {

@@ -1,10 +1,10 @@
 // What two servers say to each other while one reads a state of the other: small messages of fixed
-// sizes, and the proofs by which each shows that it knows the shared secret.
+// layout, and the proofs by which each shows that it knows the shared secret.
 //
 //   reader                                owner
 //   kHello(version, nonce)         ->
-//                                  <-     kChallenge(nonce, proof)     the reader checks it
-//   kProof(proof)                  ->                                  the owner checks it
+//                                  <-     kChallenge(nonce, proof, machine)   the reader checks it
+//   kProof(proof, address)         ->                                  the owner checks it
 //                                  <-     kWelcome or kRefused
 //   kRequest(key, fingerprint)     ->
 //                                  <-     kOffer(status, sizes)
@@ -12,11 +12,12 @@
 //                                  <-     those bytes of the image; any number of reads
 //   kDone                          ->                                  then the next request
 //
-// A proof is HMAC-SHA256 of the secret over the side's name and both nonces, so one side's proof is
-// of no use to the other, or for another connection. Nothing is said about states before kWelcome.
-// Messages are not encrypted: the secret keeps strangers out, the network has to keep listeners
-// out. Bytes: little endian, in the order of the fields, after a type of four bytes;
-// docs/sharing.md has the table.
+// A proof is HMAC-SHA256 with the secret over the side's name and both nonces, so one side's proof
+// is of no use to the other, or for another connection. `machine` is such a value of the machine: a
+// reader that gets the same is on it too, and names an address for shared memory. Nothing is said
+// about states before kWelcome. Messages are not encrypted: the secret keeps strangers out, the
+// network has to keep listeners out. Bytes: little endian, in the order of the fields, after a type
+// of four bytes; docs/sharing.md has the table.
 #pragma once
 
 #include <array>
@@ -34,6 +35,7 @@ namespace peregrine {
 
 inline constexpr uint32_t kPeerProtocolVersion = 1;
 inline constexpr size_t kConversationKeyDigits = 64;
+inline constexpr size_t kMaxAddressBytes = 16 * 1024;
 
 using Nonce = std::array<std::byte, 32>;
 using Proof = std::array<std::byte, 32>;
@@ -46,13 +48,16 @@ struct HelloMessage {
 struct ChallengeMessage {
   Nonce nonce{};
   Proof proof{};
+  Proof machine{};  // machine_mark(); zeros: no shared memory
   bool operator==(const ChallengeMessage&) const = default;
 };
 struct ProofMessage {
   Proof proof{};
+  std::vector<std::byte> address;  // of a UCX worker on shared memory; empty: none
   bool operator==(const ProofMessage&) const = default;
 };
 struct WelcomeMessage {
+  uint32_t shared_memory = 0;  // 1: data comes to that address
   bool operator==(const WelcomeMessage&) const = default;
 };
 struct RefusedMessage {
@@ -100,6 +105,9 @@ Nonce random_nonce();
 
 enum class PeerSide { kOwner, kReader };
 Proof peer_proof(std::string_view secret, PeerSide side, const Nonce& reader, const Nonce& owner);
+// The same for both sides exactly when they run on one machine, as one user, and see each other's
+// processes and shared memory. Zeros when the system does not tell.
+Proof machine_mark(std::string_view secret, const Nonce& reader, const Nonce& owner);
 // Takes the same time whatever differs.
 bool same_proof(const Proof& a, const Proof& b);
 

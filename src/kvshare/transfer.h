@@ -107,6 +107,7 @@ struct FetchResult {
   int64_t tokens = 0;
   uint64_t bytes = 0;  // that crossed
   double seconds = 0;
+  bool over_shared_memory = false;
 };
 
 // The reader's side. Thread-safe: fetch() blocks its caller, any number of threads may call.

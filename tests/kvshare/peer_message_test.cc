@@ -20,9 +20,9 @@ Nonce nonce(int first) {
 
 std::vector<PeerMessage> one_of_each() {
   return {HelloMessage{.version = 7, .nonce = nonce(1)},
-          ChallengeMessage{.nonce = nonce(2), .proof = nonce(3)},
-          ProofMessage{.proof = nonce(4)},
-          WelcomeMessage{},
+          ChallengeMessage{.nonce = nonce(2), .proof = nonce(3), .machine = nonce(6)},
+          ProofMessage{.proof = nonce(4), .address = {std::byte{1}, std::byte{2}}},
+          WelcomeMessage{.shared_memory = 1},
           RefusedMessage{},
           RequestMessage{.key = std::string(64, 'a'), .fingerprint = nonce(5), .deadline_ms = 1234},
           OfferMessage{.status = OfferStatus::kBusy, .manifest_bytes = 10, .image_bytes = 1u << 31},
@@ -40,7 +40,7 @@ TEST(PeerMessage, BytesAreTheDocumentedOnes) {
   const std::vector<int> expected{8, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0};
   ASSERT_EQ(read.size(), expected.size());
   for (size_t i = 0; i < read.size(); ++i) EXPECT_EQ(static_cast<int>(read[i]), expected[i]) << i;
-  const std::vector<size_t> sizes{40, 68, 36, 4, 4, 104, 24, 20, 4};
+  const std::vector<size_t> sizes{40, 100, 42, 8, 4, 104, 24, 20, 4};
   const auto messages = one_of_each();
   for (size_t i = 0; i < messages.size(); ++i) EXPECT_EQ(encode(messages[i]).size(), sizes[i]) << i;
 }
@@ -76,6 +76,22 @@ TEST(PeerProof, DependsOnEverything) {
   EXPECT_FALSE(
       same_proof(proof, peer_proof("a secret of members", PeerSide::kOwner, nonce(1), nonce(3))));
   EXPECT_NE(random_nonce(), random_nonce());
+}
+
+TEST(PeerMessage, LongAddressIsRefusedBeforeItIsRead) {
+  ProofMessage message{.proof = nonce(1), .address = {}};
+  message.address.resize(kMaxAddressBytes);
+  EXPECT_TRUE(decode_peer_message(encode(message)) == PeerMessage(message));
+  message.address.resize(kMaxAddressBytes + 1);
+  EXPECT_THROW(decode_peer_message(encode(message)), Error);
+}
+
+TEST(MachineMark, IsTheSameOnOneMachineAndForOneConnection) {
+  const Proof mark = machine_mark("a secret of members", nonce(1), nonce(2));
+  EXPECT_NE(mark, Proof{});
+  EXPECT_EQ(mark, machine_mark("a secret of members", nonce(1), nonce(2)));
+  EXPECT_NE(mark, machine_mark("a secret of members", nonce(1), nonce(3)));
+  EXPECT_NE(mark, machine_mark("a secret of memberS", nonce(1), nonce(2)));
 }
 
 }  // namespace
