@@ -6,7 +6,6 @@
 
 #include <cmath>
 
-#include "backend/cpu/top_k.h"
 #include "backend/reference/selection.h"
 #include "formats/quantize.h"
 #include "support/cpu_variants.h"
@@ -235,24 +234,55 @@ TEST_P(CpuOperations, ExpertsOfLongAndShortSteps) {
   }
 }
 
+std::vector<int32_t> top_k(int64_t target, const std::vector<float>& scores, int64_t k,
+                           bool skip_infinite) {
+  const auto n = static_cast<int64_t>(scores.size());
+  std::vector<uint32_t> scratch(cpu::top_k_scratch(n));
+  std::vector<int32_t> chosen(static_cast<size_t>(k));
+  chosen.resize(static_cast<size_t>(cpu::kernels_for(target).top_k({.scores = scores.data(),
+                                                                    .n = n,
+                                                                    .k = k,
+                                                                    .skip_infinite = skip_infinite,
+                                                                    .scratch = scratch.data(),
+                                                                    .out = chosen.data()})));
+  return chosen;
+}
+
 TEST(TopK, AgreesWithTheReferenceRule) {
-  std::mt19937 random(31);
-  for (int round = 0; round < 300; ++round) {
-    const int64_t n = 1 + static_cast<int64_t>(random() % 200);
-    const int64_t k = 1 + static_cast<int64_t>(random() % 60);
-    std::vector<float> scores(static_cast<size_t>(n));
-    for (float& score : scores) {
-      // Few distinct values, signed zeros, infinities and NaN: ties everywhere.
-      const uint32_t kind = random() % 12;
-      score = static_cast<float>(static_cast<int>(random() % 5) - 2) * 0.25f;
-      if (kind == 0) score = -0.0f;
-      if (kind == 1) score = -INFINITY;
-      if (kind == 2) score = std::nanf("");
-      if (kind == 3) score = random_values(1, random).front();
+  for (const int64_t target : cpu::supported_targets()) {
+    std::mt19937 random(31);
+    for (int round = 0; round < 300; ++round) {
+      const int64_t n = 1 + static_cast<int64_t>(random() % 200);
+      const int64_t k = 1 + static_cast<int64_t>(random() % 60);
+      std::vector<float> scores(static_cast<size_t>(n));
+      for (float& score : scores) {
+        // Few distinct values, signed zeros, infinities and NaN: ties everywhere.
+        const uint32_t kind = random() % 12;
+        score = static_cast<float>(static_cast<int>(random() % 5) - 2) * 0.25f;
+        if (kind == 0) score = -0.0f;
+        if (kind == 1) score = -INFINITY;
+        if (kind == 2) score = std::nanf("");
+        if (kind == 3) score = random_values(1, random).front();
+      }
+      EXPECT_EQ(top_k(target, scores, k, false), reference::best_indices(scores, k));
     }
-    std::vector<int32_t> chosen(static_cast<size_t>(k));
-    chosen.resize(static_cast<size_t>(cpu::top_k(scores.data(), n, k, false, chosen.data())));
-    EXPECT_EQ(chosen, reference::best_indices(scores, k));
+  }
+}
+
+// Scores that differ in all their bits, as many as a long context has.
+TEST(TopK, FindsTheBestOfManyDistinctScores) {
+  std::mt19937 random(32);
+  std::vector<float> scores = random_values(5003, random);
+  for (const int64_t target : cpu::supported_targets())
+    for (const int64_t k : {1, 128, 5002, 5003, 6000})
+      EXPECT_EQ(top_k(target, scores, k, false), reference::best_indices(scores, k)) << k;
+}
+
+TEST(TopK, LeavesOutInfiniteOnes) {
+  const std::vector<float> scores = {-INFINITY, 1, std::nanf(""), -3, -INFINITY, INFINITY};
+  for (const int64_t target : cpu::supported_targets()) {
+    EXPECT_EQ(top_k(target, scores, 5, true), (std::vector<int32_t>{1, 3, 5}));
+    EXPECT_EQ(top_k(target, scores, 6, true), (std::vector<int32_t>{1, 3, 5}));
   }
 }
 

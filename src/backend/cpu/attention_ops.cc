@@ -242,22 +242,32 @@ void attend(const AttendArgs& args) {
 // product is summed in ascending order of d, as the reference does. Products of
 // fp4 values are exact.
 void transpose_keys(const ScoreArgs& args, float* out) {
-  HWY_ALIGN uint32_t words[kKeyGroup] = {};
-  HWY_ALIGN float scales[kKeyGroup] = {};
+  // Eight codes a word. All are written before any is read as part of a vector, which would have to
+  // wait for stores that are narrower.
+  constexpr int kRun = 64;  // dims
   const BitsTag bits_tag;
-  for (int d = 0; d < args.dim; d += 8) {
+  const E2m1Table table = e2m1_table(1.0f);
+  for (int begin = 0; begin < args.dim; begin += kRun) {
+    const int end = std::min(args.dim, begin + kRun);
+    HWY_ALIGN uint32_t words[kRun / 8][kKeyGroup] = {};
+    HWY_ALIGN float scales[kRun / 32][kKeyGroup] = {};
     for (int key = 0; key < args.count; ++key) {
-      std::memcpy(words + key, args.keys[key] + d / 2, sizeof(uint32_t));
-      if (d % 32 == 0) scales[key] = e8m0_value(args.keys[key][args.dim / 2 + d / 32]);
+      const uint8_t* packed = args.keys[key];
+      for (int d = begin; d < end; d += 8)
+        std::memcpy(&words[(d - begin) / 8][key], packed + d / 2, sizeof(uint32_t));
+      for (int d = begin; d < end; d += 32)
+        scales[(d - begin) / 32][key] = e8m0_value(packed[args.dim / 2 + d / 32]);
     }
-    PEREGRINE_UNROLL
-    for (size_t p = 0; p < kParts; ++p) {
-      BitsVector codes = hn::Load(bits_tag, words + p * kVectorLanes);
-      const FloatVector scale = hn::Load(FloatTag(), scales + p * kVectorLanes);
-      for (int i = 0; i < 8; ++i) {
-        hn::Store(hn::Mul(e2m1_vector(codes), scale), FloatTag(),
-                  out + (d + i) * kKeyGroup + p * kVectorLanes);
-        codes = hn::ShiftRight<4>(codes);
+    for (int d = begin; d < end; d += 8) {
+      PEREGRINE_UNROLL
+      for (size_t p = 0; p < kParts; ++p) {
+        BitsVector codes = hn::Load(bits_tag, words[(d - begin) / 8] + p * kVectorLanes);
+        const FloatVector scale = hn::Load(FloatTag(), scales[(d - begin) / 32] + p * kVectorLanes);
+        for (int i = 0; i < 8; ++i) {
+          hn::Store(hn::Mul(e2m1_scaled(codes, table), scale), FloatTag(),
+                    out + (d + i) * kKeyGroup + p * kVectorLanes);
+          codes = hn::ShiftRight<4>(codes);
+        }
       }
     }
   }
@@ -289,13 +299,18 @@ HWY_INLINE void add_heads(const ScoreArgs& args, int row, int h, const float* ke
 }
 
 void score_keys(const ScoreArgs& args) {
-  constexpr int kGroup = kParts == 1 ? 16 : (kParts == 2 ? 4 : 2);
+  // Heads side by side, so that a sum need not wait for its last product.
+  constexpr int kWide = kParts == 1 ? 16 : (kParts == 2 ? 4 : 2);
+  constexpr int kNarrow = kParts == 1 ? 4 : 1;
   transpose_keys(args, args.scratch);
   for (int row = 0; row < args.rows; ++row) {
     Lanes score = broadcast(0.0f);
     int h = 0;
-    for (; h + kGroup <= args.heads; h += kGroup) {
-      add_heads<kGroup>(args, row, h, args.scratch, score);
+    for (; h + kWide <= args.heads; h += kWide) {
+      add_heads<kWide>(args, row, h, args.scratch, score);
+    }
+    for (; h + kNarrow <= args.heads; h += kNarrow) {
+      add_heads<kNarrow>(args, row, h, args.scratch, score);
     }
     for (; h < args.heads; ++h) add_heads<1>(args, row, h, args.scratch, score);
     HWY_ALIGN float scores[kKeyGroup];

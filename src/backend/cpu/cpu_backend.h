@@ -3,8 +3,8 @@
 // Owns its threads and its scratch memory. Scratch grows to what the largest step needs, is bounded
 // by the constants of linear.cc and experts.cc (under 32 MB at the released shape with steps of 512
 // rows), and never depends on the context, except for the scores of the indexer: 4 bytes a visible
-// row for 8 step rows at a time. Operations that cost nothing beside the products are inherited
-// from the reference, split over rows where steps may be long.
+// row for 8 step rows at a time and as much a thread. Operations that cost nothing beside the
+// products are inherited from the reference, split over rows where steps may be long.
 //
 // Results do not depend on the number of threads (kernels.h tells the order of sums). They agree
 // with the reference up to the order of f32 sums and the last bit of exp.
@@ -78,7 +78,7 @@ class CpuBackend : public ReferenceBackend {
   cpu::Scratch input_scratch_;                // prepared inputs
   cpu::Scratch expert_scratch_;               // inner activations and outputs of a wave
   cpu::Scratch score_scratch_;                // index scores
-  std::vector<cpu::Scratch> thread_scratch_;  // attention tiles, key tiles
+  std::vector<cpu::Scratch> thread_scratch_;  // attention tiles, key tiles, selections
 };
 
 }  // namespace peregrine

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cpu/top_k.h"
 #include "formats/quantize.h"
 
 namespace peregrine {
@@ -153,9 +152,6 @@ void CpuBackend::index_select(const IndexArgs& args, const StepRows& step, const
   const int heads = static_cast<int>(args.weights.cols);
   const int dim = static_cast<int>(args.q.cols) / heads;
   const int block_rows = std::max(1, config().candidate_block_size);
-  for (cpu::Scratch& scratch : thread_scratch_) {
-    scratch.reserve_array<float>(static_cast<size_t>(dim) * cpu::kKeyGroup);
-  }
   for (int first = 0; first < step.rows; first += kBlockRows) {
     const int last = std::min(step.rows, first + kBlockRows);
     Block block{.args = args,
@@ -178,6 +174,9 @@ void CpuBackend::index_select(const IndexArgs& args, const StepRows& step, const
     block.queries = score_scratch_.reserve_array<float>(
         query_floats + static_cast<size_t>(block.stride) * kBlockRows);
     block.scores = block.queries + query_floats;
+    const size_t key_floats = static_cast<size_t>(dim) * cpu::kKeyGroup;
+    for (cpu::Scratch& scratch : thread_scratch_)
+      scratch.reserve_array<float>(std::max(key_floats, cpu::top_k_scratch(longest)));
 
     pool_.parallel_for(last - first, [&](int64_t i) {
       const int row = first + static_cast<int>(i);
@@ -198,23 +197,25 @@ void CpuBackend::index_select(const IndexArgs& args, const StepRows& step, const
         score_range(block, piece, scratch);
       }
     });
-    pool_.parallel_for(last - first, [&](int64_t i) {
+    pool_.parallel_for(last - first, [&](int64_t i, int thread) {
       const int row = first + static_cast<int>(i);
       float* scores = block.row_scores(row);
       const int64_t visible = block.visible(row);
+      const auto best = [&](const float* of, int64_t n, int64_t k, bool skip, const Selection& to) {
+        to.count[row] = static_cast<int32_t>(kernels_.top_k(
+            {.scores = of,
+             .n = n,
+             .k = k,
+             .skip_infinite = skip,
+             .scratch = thread_scratch_[static_cast<size_t>(thread)].reserve_array<uint32_t>(0),
+             .out = to.rows + int64_t{row} * to.capacity}));
+      };
       if (args.mode == IndexMode::kPublish) {
-        int64_t count = 0;
-        if (visible > 0) {
-          block_maxima(scores, visible, block_rows, scores + maxima_at);
-          count = cpu::top_k(scores + maxima_at, (visible + block_rows - 1) / block_rows,
-                             config().candidate_topk_blocks, true,
-                             args.candidates.rows + int64_t{row} * args.candidates.capacity);
-        }
-        args.candidates.count[row] = static_cast<int32_t>(count);
+        if (visible > 0) block_maxima(scores, visible, block_rows, scores + maxima_at);
+        best(scores + maxima_at, (visible + block_rows - 1) / block_rows,
+             config().candidate_topk_blocks, true, args.candidates);
       }
-      args.selected.count[row] = static_cast<int32_t>(
-          cpu::top_k(scores, visible, config().index_topk, false,
-                     args.selected.rows + int64_t{row} * args.selected.capacity));
+      best(scores, visible, config().index_topk, false, args.selected);
     });
   }
 }

@@ -80,6 +80,19 @@ struct ScoreArgs {
   float* scratch = nullptr;        // dim * kKeyGroup floats, aligned to 64
 };
 
+// The indices of the min(k, n) best of `scores` [n], ascending, to `out`; returns their number.
+// Higher score first, then lower index; NaN counts as -infinity.
+struct TopKArgs {
+  const float* scores = nullptr;
+  int64_t n = 0;
+  int64_t k = 0;
+  bool skip_infinite = false;   // chosen indices of score -infinity are left out
+  uint32_t* scratch = nullptr;  // top_k_scratch(n) numbers
+  int32_t* out = nullptr;
+};
+using TopK = int64_t (*)(const TopKArgs& args);
+inline size_t top_k_scratch(int64_t n) { return (static_cast<size_t>(n) + 15) / 16 * 16; }
+
 // Vector operations on single rows. Those that are elementwise keep the reference's order.
 struct VectorKernel {
   float (*sum_squares)(const float* x, int64_t n) = nullptr;
@@ -112,6 +125,7 @@ struct Kernels {
   ProductKernel product;
   VectorKernel vector;
   AttentionKernel attention;
+  TopK top_k = nullptr;
 };
 
 // Highway target bits this machine can run, best first; every one of them was compiled.
@@ -130,5 +144,6 @@ void use_bf16_attention(AttentionKernel& kernel);
 ProductKernel f32_product_kernel(int64_t target);
 VectorKernel vector_kernel(int64_t target);
 AttentionKernel attention_kernel(int64_t target);
+TopK top_k_kernel(int64_t target);
 
 }  // namespace peregrine::cpu

@@ -23,7 +23,8 @@ Kernels kernels_for(int64_t target) {
   return {.target = hwy::TargetName(target),
           .product = f32_product_kernel(target),
           .vector = vector_kernel(target),
-          .attention = attention_kernel(target)};
+          .attention = attention_kernel(target),
+          .top_k = top_k_kernel(target)};
 }
 
 }  // namespace peregrine::cpu
