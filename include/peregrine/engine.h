@@ -90,7 +90,7 @@ struct EngineOptions {
   int max_step_tokens = 0;   // rows of a step; 0: by activation memory
   int context_tokens = 0;    // longest sequence; 0: the model's
   uint64_t kv_bytes = 0;     // packed KV pages; 0: a quarter of free memory
-  int draft_row_budget = 0;  // rows all decoding sequences may take in a step; 0: no cap
+  int draft_row_budget = 0;  // drafts verified in a step, but for seeded sampling; 0: no cap
   PrefillMode prefill = PrefillMode::kReplay;
   PrefixCacheMode prefix_cache = PrefixCacheMode::kReplay;
   uint64_t prefix_cache_bytes = 0;  // saved states in host memory; 0: 256 MB

@@ -68,44 +68,30 @@ void ModelDevice::begin_stay(const RowGroup& group) {
                                                                .choice = {}});
 }
 
-// Cuts drafts to what their group may verify and, under load, to the batch's row budget: the slots
-// with the highest survival over the whole batch. Requests with a seed keep theirs, so that what
-// they draw does not depend on who else runs.
+// Cuts drafts to what their group may verify and, under load, to the batch's row budget. Sampling
+// with a seed keeps its drafts, so that what it draws does not depend on who else runs; they count.
 void ModelDevice::choose_drafts(const StepPlan& plan) {
-  struct Candidate {
-    double survival;
-    int group;
-  };
-  std::vector<Candidate> candidates;
-  int pinned = 0;
-  for (size_t g = 0; g < plan.groups.size(); ++g) {
-    const RowGroup& group = plan.groups[g];
+  std::vector<Sequence*> sharing;
+  std::vector<std::vector<double>> survival;
+  size_t pinned = 0;
+  for (const RowGroup& group : plan.groups) {
     if (group.kind != GroupKind::kDecode) continue;
     Sequence& s = at(group.slot);
-    if (s.drafts.tokens.size() > static_cast<size_t>(group.max_rows - 1))
-      s.drafts.cut(static_cast<size_t>(group.max_rows - 1));
+    const auto most = static_cast<size_t>(group.max_rows - 1);
+    if (s.drafts.tokens.size() > most) s.drafts.cut(most);
     if (plan.draft_row_budget == 0) continue;
     if (!s.setup->sampling.greedy() && s.setup->sampling.seed) {
-      pinned += static_cast<int>(s.drafts.tokens.size());
+      pinned += s.drafts.tokens.size();
       continue;
     }
-    const auto survival = survival_from_scores(s.drafts.scores);
-    for (size_t i = 0; i < s.drafts.tokens.size(); ++i)
-      candidates.push_back({survival[i], static_cast<int>(g)});
+    sharing.push_back(&s);
+    survival.push_back(survival_from_scores(s.drafts.scores));
+    survival.back().resize(s.drafts.tokens.size());
   }
-  const auto budget = static_cast<size_t>(std::max(0, plan.draft_row_budget - pinned));
-  if (plan.draft_row_budget == 0 || candidates.size() <= budget) return;
-  // Survival falls along a block, so the best slots of a sequence are always its first ones.
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.survival > b.survival; });
-  std::vector<size_t> kept(plan.groups.size(), 0);
-  for (size_t i = 0; i < budget; ++i) ++kept[static_cast<size_t>(candidates[i].group)];
-  for (size_t g = 0; g < plan.groups.size(); ++g) {
-    const RowGroup& group = plan.groups[g];
-    if (group.kind != GroupKind::kDecode) continue;
-    Sequence& s = at(group.slot);
-    if (s.setup->sampling.greedy() || !s.setup->sampling.seed) s.drafts.cut(kept[g]);
-  }
+  const auto budget = static_cast<size_t>(plan.draft_row_budget);
+  const auto kept = share_draft_rows(survival, budget - std::min(budget, pinned));
+  for (size_t i = 0; i < sharing.size(); ++i)
+    if (kept[i] < sharing[i]->drafts.tokens.size()) sharing[i]->drafts.cut(kept[i]);
 }
 
 void ModelDevice::build_step(const StepPlan& plan) {

@@ -31,6 +31,9 @@ class ModelDevice : public Device {
               const ModelDeviceOptions& options);
   ~ModelDevice() override;
 
+ protected:
+  void run(StepState& state, const StepState* previous) override;
+
  private:
   struct Sequence {
     std::shared_ptr<const SequenceSetup> setup;
@@ -46,7 +49,6 @@ class ModelDevice : public Device {
     }
   };
 
-  void run(StepState& state, const StepState* previous) override;
   void begin_stay(const RowGroup& group);
   void choose_drafts(const StepPlan& plan);
   void build_step(const StepPlan& plan);

@@ -1,5 +1,7 @@
 #include "sampling/draft_length.h"
 
+#include <algorithm>
+
 #include <cmath>
 
 namespace peregrine {
@@ -35,6 +37,22 @@ int draft_length(std::span<const float> scores, double threshold) {
     ++length;
   }
   return length;
+}
+
+std::vector<size_t> share_draft_rows(std::span<const std::vector<double>> survival, size_t budget) {
+  struct Draft {
+    double survival;
+    size_t block;
+  };
+  std::vector<Draft> drafts;
+  for (size_t block = 0; block < survival.size(); ++block)
+    for (const double value : survival[block]) drafts.push_back({value, block});
+  std::stable_sort(drafts.begin(), drafts.end(),
+                   [](const Draft& a, const Draft& b) { return a.survival > b.survival; });
+  if (drafts.size() > budget) drafts.resize(budget);
+  std::vector<size_t> kept(survival.size(), 0);
+  for (const Draft& draft : drafts) ++kept[draft.block];
+  return kept;
 }
 
 }  // namespace peregrine

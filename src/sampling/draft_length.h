@@ -2,6 +2,7 @@
 // (spec/speculation.md, Drafting 3).
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <vector>
 
@@ -22,5 +23,10 @@ double slot_threshold(int slot, int slots, double threshold);
 // Number of slots before the first whose survival is below its threshold, 0..n. Slot i's decision
 // depends on scores 0..i only, that is on drafts before i: verification stays lossless.
 int draft_length(std::span<const float> scores, double threshold);
+
+// How many drafts of each block to verify when all blocks together may have at most `budget`: those
+// with the highest survival; equals go to the earlier block. `survival` [blocks] of drafts, each
+// falling along its block, so that the best of a block are its first.
+std::vector<size_t> share_draft_rows(std::span<const std::vector<double>> survival, size_t budget);
 
 }  // namespace peregrine
