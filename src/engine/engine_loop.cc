@@ -12,18 +12,16 @@ namespace peregrine {
 namespace {
 
 constexpr double kDeadlineCheckUs = 5000;
-// How much slower decoding may get while prompts are read; the mean stays near it, so that the
-// slowest steps stay within twice.
-constexpr double kDecodeSlowdown = 1.75;
-
-// Running mean that follows slow drift.
-void blend(double& mean, double value) { mean = mean == 0 ? value : 0.9 * mean + 0.1 * value; }
-
 }  // namespace
 
 EngineLoop::EngineLoop(Device& device, Scheduler& scheduler, PrefixCache& cache, StateStore& state,
                        const EngineOptions& options)
-    : device_(device), scheduler_(scheduler), cache_(cache), state_(state), options_(options) {
+    : device_(device),
+      scheduler_(scheduler),
+      cache_(cache),
+      state_(state),
+      options_(options),
+      pace_(options.max_step_tokens) {
   if (!options.trace_file.empty()) trace_.emplace(options.trace_file);
   publish_stats();
   thread_ = std::thread([this] { run(); });
@@ -167,7 +165,7 @@ void EngineLoop::run() {
 bool EngineLoop::plan_and_submit() {
   StepState& step = ring_[static_cast<size_t>(next_ % kRing)];
   const double begin = now_us();
-  const bool planned = scheduler_.plan(next_, static_cast<int>(mixed_rows_), step.plan);
+  const bool planned = scheduler_.plan(next_, pace_.rows(next_), step.plan);
   const double end = now_us();
   counters_.host_seconds += (end - begin) * 1e-6;
   if (!planned) return false;
@@ -218,15 +216,7 @@ void EngineLoop::measure(const StepState& step) {
   int prefill_rows = 0, decodes = 0;
   for (const RowGroup& group : step.plan.groups)
     group.kind == GroupKind::kPrefill ? prefill_rows += group.count : ++decodes;
-  if (prefill_rows == 0) {
-    blend(decode_step_us_, us);
-  } else if (decodes > 0 && decode_step_us_ > 0) {
-    if (us > kDecodeSlowdown * decode_step_us_) {
-      mixed_rows_ = std::max(1.0, 0.8 * mixed_rows_);
-    } else if (prefill_rows >= static_cast<int>(mixed_rows_)) {
-      mixed_rows_ = std::min<double>(options_.max_step_tokens, 1.2 * mixed_rows_ + 0.5);
-    }
-  }
+  if (decodes > 0 && step.error.empty()) pace_.record(prefill_rows, us);
 }
 
 void EngineLoop::post_process(StepState& step) {

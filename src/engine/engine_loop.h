@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/device.h"
+#include "engine/prefill_pace.h"
 #include "engine/scheduler.h"
 #include "engine/trace.h"
 #include "peregrine/engine.h"
@@ -63,10 +64,7 @@ class EngineLoop {
   std::array<StepState, kRing> ring_;
   int64_t next_ = 0;  // number of the next step
   int64_t completed_ = -1;
-  // Prompt rows beside decoding: grows while steps stay within kDecodeSlowdown of a step without
-  // any, shrinks when they do not.
-  double mixed_rows_ = 8;
-  double decode_step_us_ = 0;  // running mean of steps without prompt rows
+  PrefillPace pace_;
   double previous_end_us_ = 0;
   bool had_work_ = false;  // another step was queued when the last one ended
   double next_deadline_check_us_ = 0;
