@@ -238,34 +238,61 @@ void attend(const AttendArgs& args) {
 
 // ---- index scores -------------------------------------------------------------------------------
 
+// words[w][key]: the w-th eight of 32 codes of every key, which start at `offset` of its row.
+HWY_INLINE void transpose_codes(const uint8_t* const* keys, int offset,
+                                uint32_t (*words)[kKeyGroup]) {
+#if HWY_TARGET == HWY_SCALAR
+  for (int key = 0; key < kKeyGroup; ++key) {
+    for (int w = 0; w < 4; ++w)
+      std::memcpy(&words[w][key], keys[key] + offset + 4 * w, sizeof(uint32_t));
+  }
+#else
+  const hn::Full128<uint8_t> bytes;
+  const hn::Full128<uint32_t> fours;
+  const hn::Full128<uint64_t> twos;
+  for (int key = 0; key < kKeyGroup; key += 4) {
+    const auto row = [&](int i) {
+      return hn::BitCast(fours, hn::LoadU(bytes, keys[key + i] + offset));
+    };
+    const auto a = row(0), b = row(1), c = row(2), d = row(3);
+    const auto ab_low = hn::BitCast(twos, hn::InterleaveLower(fours, a, b));
+    const auto ab_high = hn::BitCast(twos, hn::InterleaveUpper(fours, a, b));
+    const auto cd_low = hn::BitCast(twos, hn::InterleaveLower(fours, c, d));
+    const auto cd_high = hn::BitCast(twos, hn::InterleaveUpper(fours, c, d));
+    const auto put = [&](int w, auto pairs) {
+      hn::Store(hn::BitCast(fours, pairs), fours, words[w] + key);
+    };
+    put(0, hn::InterleaveLower(twos, ab_low, cd_low));
+    put(1, hn::InterleaveUpper(twos, ab_low, cd_low));
+    put(2, hn::InterleaveLower(twos, ab_high, cd_high));
+    put(3, hn::InterleaveUpper(twos, ab_high, cd_high));
+  }
+#endif
+}
+
 // The keys' values transposed: out[d][key], so that a lane is a key and every
 // product is summed in ascending order of d, as the reference does. Products of
 // fp4 values are exact.
 void transpose_keys(const ScoreArgs& args, float* out) {
-  // Eight codes a word. All are written before any is read as part of a vector, which would have to
-  // wait for stores that are narrower.
-  constexpr int kRun = 64;  // dims
   const BitsTag bits_tag;
   const E2m1Table table = e2m1_table(1.0f);
-  for (int begin = 0; begin < args.dim; begin += kRun) {
-    const int end = std::min(args.dim, begin + kRun);
-    HWY_ALIGN uint32_t words[kRun / 8][kKeyGroup] = {};
-    HWY_ALIGN float scales[kRun / 32][kKeyGroup] = {};
-    for (int key = 0; key < args.count; ++key) {
-      const uint8_t* packed = args.keys[key];
-      for (int d = begin; d < end; d += 8)
-        std::memcpy(&words[(d - begin) / 8][key], packed + d / 2, sizeof(uint32_t));
-      for (int d = begin; d < end; d += 32)
-        scales[(d - begin) / 32][key] = e8m0_value(packed[args.dim / 2 + d / 32]);
-    }
-    for (int d = begin; d < end; d += 8) {
+  const uint8_t* keys[kKeyGroup];
+  // The scores of lanes beyond the last key are dropped.
+  for (int key = 0; key < kKeyGroup; ++key) keys[key] = args.keys[std::min(key, args.count - 1)];
+  for (int begin = 0; begin < args.dim; begin += 32) {
+    HWY_ALIGN uint32_t words[4][kKeyGroup];
+    HWY_ALIGN float scales[kKeyGroup];
+    transpose_codes(keys, begin / 2, words);
+    for (int key = 0; key < kKeyGroup; ++key)
+      scales[key] = e8m0_value(keys[key][args.dim / 2 + begin / 32]);
+    for (int w = 0; w < 4; ++w) {
       PEREGRINE_UNROLL
       for (size_t p = 0; p < kParts; ++p) {
-        BitsVector codes = hn::Load(bits_tag, words[(d - begin) / 8] + p * kVectorLanes);
-        const FloatVector scale = hn::Load(FloatTag(), scales[(d - begin) / 32] + p * kVectorLanes);
+        BitsVector codes = hn::Load(bits_tag, words[w] + p * kVectorLanes);
+        const FloatVector scale = hn::Load(FloatTag(), scales + p * kVectorLanes);
         for (int i = 0; i < 8; ++i) {
           hn::Store(hn::Mul(e2m1_scaled(codes, table), scale), FloatTag(),
-                    out + (d + i) * kKeyGroup + p * kVectorLanes);
+                    out + (begin + 8 * w + i) * kKeyGroup + p * kVectorLanes);
           codes = hn::ShiftRight<4>(codes);
         }
       }
