@@ -23,6 +23,8 @@
 namespace peregrine {
 
 using RequestId = uint64_t;
+struct SavedState;  // src/engine/saved_state.h
+struct StateShape;
 
 struct Request {
   std::vector<int32_t> prompt;  // not empty
@@ -36,6 +38,13 @@ struct Request {
   // Asked, on the engine's thread, for every run of new tokens: how many of them belong to the
   // output. Fewer than given ends the request there (a stop string, a closed tool call).
   std::function<size_t(std::span<const int32_t> tokens)> accept;
+
+  // The state of a leading part of the prompt, computed elsewhere: used where it saves more than
+  // what this engine has cached, then let go. Has to fit Engine::state_shape().
+  std::shared_ptr<const SavedState> state;
+  // Given the request's state once it has ended with one that is worth keeping: after its last
+  // event, on a thread that may work on it for a while. Not called for the others.
+  std::function<void(std::shared_ptr<const SavedState>)> on_state;
 };
 
 enum class EndReason {
@@ -132,6 +141,11 @@ class Engine {
   EngineStats stats() const;
   const EngineOptions& options() const;  // defaults filled in
   const Model& model() const;
+  const StateShape& state_shape() const;
+
+  // How many leading tokens of a prompt this engine would not compute now. Waits for the engine's
+  // thread, at most about a step; not for callbacks.
+  int64_t cached_tokens(std::span<const int32_t> prompt);
 
   // Walks all books: every page owned once or shared with a count, nothing leaked. Returns an empty
   // string or a sentence. Waits for the engine to be between steps.

@@ -135,6 +135,8 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual std::string name() const = 0;  // "reference", "cpu (AVX3_DL + bf16, 2 threads)", ...
+  // What decides the bits of results, beyond the model: name() without what does not.
+  virtual std::string kernels_name() const { return name(); }
   virtual Numerics numerics() const = 0;
   virtual Elem act_elem() const = 0;  // storage of act tensors
 

@@ -340,7 +340,8 @@ bool PrefixCache::Impl::attach_file(std::span<const int32_t> tokens, PrefixItem&
   for (int source = 0; source < state.sources(); ++source)
     for (int64_t i = 0; i < counts[static_cast<size_t>(source)]; ++i)
       state.fill_page(slot, source, i,
-                      std::move((*pages)[static_cast<size_t>(source)][static_cast<size_t>(i)]));
+                      std::make_shared<const std::vector<std::byte>>(std::move(
+                          (*pages)[static_cast<size_t>(source)][static_cast<size_t>(i)])));
   if (length == item.node->depth) item.restored = hold_pages(item, slot);
   return true;
 }

@@ -193,11 +193,12 @@ void StateStore::attach(int slot, int source, std::span<const int32_t> pages) {
   }
 }
 
-void StateStore::fill_page(int slot, int source, int64_t index, std::vector<std::byte> content) {
+void StateStore::fill_page(int slot, int source, int64_t index,
+                           std::shared_ptr<const std::vector<std::byte>> content) {
   const int32_t page = pages(slot, source)[static_cast<size_t>(index)];
-  assert(content.size() == view_.page_bytes && pool_.references(page) == 1);
+  assert(content->size() == view_.page_bytes && pool_.references(page) == 1);
   note_page(slot, source, index, page);
-  updates_.back().content = std::make_shared<const std::vector<std::byte>>(std::move(content));
+  updates_.back().content = std::move(content);
 }
 
 // -- bytes
@@ -291,13 +292,28 @@ void StateStore::load_global(int slot, int source, int64_t begin, int64_t end,
 }
 
 void StateStore::save_page(int32_t page, int64_t rows, std::byte* out) const {
+  std::fill_n(out, view_.page_bytes, std::byte{0});
+  save_rows(page, rows, out, out + static_cast<size_t>(view_.rows_per_page) * view_.main_row_bytes);
+}
+
+void StateStore::save_rows(int32_t page, int64_t rows, std::byte* main, std::byte* index) const {
   assert(rows <= view_.rows_per_page);
   const uint8_t* from = view_.pages + static_cast<size_t>(page) * view_.page_bytes;
   const size_t index_start = static_cast<size_t>(view_.rows_per_page) * view_.main_row_bytes;
   const auto n = static_cast<size_t>(rows);
-  std::fill_n(out, view_.page_bytes, std::byte{0});
-  backend_.copy_out(out, from, n * view_.main_row_bytes);
-  backend_.copy_out(out + index_start, from + index_start, n * view_.index_row_bytes);
+  backend_.copy_out(main, from, n * view_.main_row_bytes);
+  backend_.copy_out(index, from + index_start, n * view_.index_row_bytes);
+}
+
+std::vector<std::byte> StateStore::page_of(int64_t rows, const std::byte* main,
+                                           const std::byte* index) const {
+  assert(rows <= view_.rows_per_page);
+  const auto n = static_cast<size_t>(rows);
+  const size_t index_start = static_cast<size_t>(view_.rows_per_page) * view_.main_row_bytes;
+  std::vector<std::byte> page(view_.page_bytes);
+  std::copy_n(main, n * view_.main_row_bytes, page.data());
+  std::copy_n(index, n * view_.index_row_bytes, page.data() + index_start);
+  return page;
 }
 
 size_t StateStore::slot_bytes() const {

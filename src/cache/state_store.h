@@ -79,7 +79,8 @@ class StateStore {
 
   // Gives a page of the slot, which no other may hold, these bytes: in the device's order, unlike
   // load_global(), because steps in flight may still use what the page was before.
-  void fill_page(int slot, int source, int64_t index, std::vector<std::byte> content);
+  void fill_page(int slot, int source, int64_t index,
+                 std::shared_ptr<const std::vector<std::byte>> content);
 
   // Rows of `source` that exist once `tokens` positions are processed.
   int64_t rows_of(int source, int64_t tokens) const { return tokens / ratios_[source]; }
@@ -98,6 +99,10 @@ class StateStore {
   void load_global(int slot, int source, int64_t begin, int64_t end, const std::byte* in);
   // The first `rows` rows of a page as bytes for fill_page(); zeros stand for the others.
   void save_page(int32_t page, int64_t rows, std::byte* out) const;
+  // The same rows without what lies between them. May run beside steps that do not write them.
+  void save_rows(int32_t page, int64_t rows, std::byte* main, std::byte* index) const;
+  // Main and index rows as bytes for fill_page().
+  std::vector<std::byte> page_of(int64_t rows, const std::byte* main, const std::byte* index) const;
 
   size_t page_bytes() const { return view_.page_bytes; }
   size_t slot_bytes() const;  // rings, tails and page table of one slot

@@ -5,11 +5,15 @@
 #include <algorithm>
 #include <atomic>
 #include <thread>
+#include <utility>
 
 #include "base/fail.h"
 #include "cache/prefix_cache.h"
 #include "engine/engine_loop.h"
 #include "engine/model_device.h"
+#include "engine/state_pages.h"
+#include "engine/state_saver.h"
+#include "engine/state_shape.h"
 #include "model/workspace.h"
 #include "sampling/params.h"
 
@@ -68,6 +72,8 @@ class Engine::Impl {
                         .spill_dir = options_.prefix_spill_dir,
                         .spill_budget_bytes = options_.prefix_spill_bytes,
                         .fingerprint = model_->impl().fingerprint}),
+        shape_(state_shape_of(model_->impl(), state_, options_)),
+        saver_(state_, shape_),
         scheduler_(state_, cache_,
                    {.max_running = options_.max_running,
                     .max_step_tokens = options_.max_step_tokens,
@@ -75,7 +81,9 @@ class Engine::Impl {
                     .draft_row_budget = options_.draft_row_budget,
                     .window = model_->impl().config().window_size,
                     .prefill = options_.prefill,
-                    .drafts = model_->has_drafter()}),
+                    .drafts = model_->has_drafter(),
+                    .replay_imports = options_.prefix_cache == PrefixCacheMode::kReplay},
+                   &saver_),
         device_(model_, state_,
                 {.max_rows = options_.max_step_tokens, .drafts = model_->has_drafter()}),
         loop_(device_, scheduler_, cache_, state_, options_) {}
@@ -91,6 +99,8 @@ class Engine::Impl {
     if (!model_->has_drafter()) request.draft.mode = DraftMode::kOff;
     if (request.draft.mode == DraftMode::kOff) request.draft.drafts = 0;
     s->tokens = request.prompt;
+    if (request.state)
+      s->import = cut_into_pages(std::exchange(request.state, nullptr), state_, request.prompt);
     s->request = std::move(request);
     s->on_event = std::move(on_event);
     const RequestId id = s->id;
@@ -123,12 +133,17 @@ class Engine::Impl {
       fail(ErrorKind::kInvalidArgument, "draft block of {}: expected 1 to {}", r.draft.drafts,
            kMaxDrafts);
     validate(r.sampling, vocab);
+    if (!r.state) return;
+    if (const std::string wrong = misfit(*r.state, shape_); !wrong.empty())
+      fail(ErrorKind::kInvalidArgument, "a state from elsewhere does not fit: {}", wrong);
   }
 
   std::shared_ptr<const Model> model_;
   const EngineOptions options_;
   StateStore state_;
   PrefixCache cache_;
+  const StateShape shape_;
+  StateSaver saver_;
   Scheduler scheduler_;
   ModelDevice device_;
   EngineLoop loop_;
@@ -156,6 +171,13 @@ void Engine::drain(double seconds) {
 EngineStats Engine::stats() const { return impl_->loop_.stats(); }
 const EngineOptions& Engine::options() const { return impl_->options_; }
 const Model& Engine::model() const { return *impl_->model_; }
+const StateShape& Engine::state_shape() const { return impl_->shape_; }
+
+int64_t Engine::cached_tokens(std::span<const int32_t> prompt) {
+  int64_t tokens = 0;
+  impl_->loop_.on_loop_thread([&] { tokens = impl_->scheduler_.cached_tokens(prompt); });
+  return tokens;
+}
 
 std::string Engine::check_integrity() {
   std::string result;

@@ -84,10 +84,19 @@ EngineStats EngineLoop::stats() const {
 }
 
 void EngineLoop::between_steps(const std::function<void()>& visit) {
+  wait_for_visit(visits_, visit);
+}
+
+void EngineLoop::on_loop_thread(const std::function<void()>& visit) {
+  wait_for_visit(questions_, visit);
+}
+
+void EngineLoop::wait_for_visit(std::vector<std::function<void()>>& list,
+                                const std::function<void()>& visit) {
   std::promise<void> done;
   {
     const std::lock_guard lock(mutex_);
-    visits_.push_back([&] {
+    list.push_back([&] {
       visit();
       done.set_value();
     });
@@ -100,13 +109,14 @@ void EngineLoop::between_steps(const std::function<void()>& visit) {
 bool EngineLoop::take_mail() {
   std::vector<std::unique_ptr<Sequence>> arrivals;
   std::vector<RequestId> cancels;
-  std::vector<std::function<void()>> visits;
+  std::vector<std::function<void()>> visits, questions;
   bool cancel_all, stopping;
   {
     const std::lock_guard lock(mutex_);
     arrivals.swap(arrivals_);
     cancels.swap(cancels_);
     visits.swap(visits_);
+    questions.swap(questions_);
     cancel_all = std::exchange(cancel_all_, false);
     stopping = stopping_;
   }
@@ -122,6 +132,7 @@ bool EngineLoop::take_mail() {
     for (Sequence* s : all) finish(*s, EndReason::kCancelled);
   }
   if (ended_ > 0) publish_stats();
+  for (const auto& question : questions) question();
   if (!visits.empty()) {
     flush();
     for (const auto& visit : visits) visit();
@@ -150,8 +161,8 @@ void EngineLoop::run() {
       spdlog::error("integrity: {}", broken);
     std::unique_lock lock(mutex_);
     const auto has_mail = [this] {
-      return !arrivals_.empty() || !cancels_.empty() || !visits_.empty() || cancel_all_ ||
-             stopping_;
+      return !arrivals_.empty() || !cancels_.empty() || !visits_.empty() || !questions_.empty() ||
+             cancel_all_ || stopping_;
     };
     // Requests may be waiting for something that no event announces (a deadline): look again soon.
     if (pending_ > 0) {

@@ -38,8 +38,11 @@ class EngineLoop {
   EngineStats stats() const;
   // Runs `visit` on the loop's thread between steps and waits for it.
   void between_steps(const std::function<void()>& visit);
+  // The same with steps in flight.
+  void on_loop_thread(const std::function<void()>& visit);
 
  private:
+  void wait_for_visit(std::vector<std::function<void()>>& list, const std::function<void()>& visit);
   void run();
   bool take_mail();
   bool plan_and_submit();
@@ -75,7 +78,7 @@ class EngineLoop {
   std::condition_variable mail_;
   std::vector<std::unique_ptr<Sequence>> arrivals_;
   std::vector<RequestId> cancels_;
-  std::vector<std::function<void()>> visits_;
+  std::vector<std::function<void()>> visits_, questions_;  // these wait for no step
   bool cancel_all_ = false, closed_ = false, stopping_ = false;
   int pending_ = 0;  // requests that have not ended
   int queued_ = 0;   // of these, not in the batch

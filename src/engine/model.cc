@@ -1,6 +1,11 @@
 #include "peregrine/model.h"
 
+#include <fmt/format.h>
+#include <openssl/sha.h>
+
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 
 #include "engine/model_impl.h"
 #include "text/token_map.h"
@@ -8,8 +13,10 @@
 namespace peregrine {
 namespace {
 
-// FNV-1a over what a state depends on: the tensor table with its first bytes, which tell
-// checkpoints of one shape apart without reading them.
+constexpr size_t kSampleBytes = 16;
+
+// FNV-1a over what a state depends on: the tensor table with bytes from the start, the middle and
+// the end of each tensor, which tell checkpoints of one shape apart without reading them.
 uint64_t fingerprint_of(const Checkpoint& checkpoint) {
   uint64_t hash = 14695981039346656037u;
   const auto add = [&](const void* data, size_t bytes) {
@@ -19,9 +26,24 @@ uint64_t fingerprint_of(const Checkpoint& checkpoint) {
   for (const TensorView& tensor : checkpoint.source->tensors()) {
     add(tensor.name.data(), tensor.name.size());
     add(tensor.shape.data(), tensor.shape.size() * sizeof(int64_t));
-    add(tensor.data, std::min<size_t>(tensor.bytes, 16));
+    const size_t sample = std::min<size_t>(tensor.bytes, kSampleBytes);
+    const auto* bytes = static_cast<const uint8_t*>(static_cast<const void*>(tensor.data));
+    for (const size_t at : {size_t{0}, (tensor.bytes - sample) / 2, tensor.bytes - sample})
+      add(bytes + at, sample);
   }
   return hash;
+}
+
+std::string identity_of(const std::string& folder) {
+  std::string identity;
+  for (const char* name : {"/config.json", "/tokenizer.json"}) {
+    std::ifstream file(folder + name, std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+    unsigned char hash[SHA256_DIGEST_LENGTH];
+    SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), hash);
+    for (const unsigned char byte : hash) identity += fmt::format("{:02x}", byte);
+  }
+  return identity;
 }
 
 }  // namespace
@@ -33,7 +55,8 @@ Model::Impl::Impl(Checkpoint opened, Tokenizer loaded, const LoadOptions& option
           options.device, checkpoint.config, Weights::numerics(*checkpoint.source),
           {.threads = options.threads, .gpu_memory_fraction = options.gpu_memory_fraction})),
       weights(checkpoint.config, *checkpoint.source, *backend),
-      fingerprint(fingerprint_of(checkpoint)) {
+      fingerprint(fingerprint_of(checkpoint)),
+      identity(identity_of(checkpoint.path)) {
   const ModelConfig& c = checkpoint.config;
   if (c.has_engram())
     hasher.emplace(

@@ -28,6 +28,7 @@ struct Model::Impl {
   std::optional<EngramHasher> hasher;
   uint64_t fingerprint =
       0;  // of the shape and the identity of the weights: states move only between equals
+  std::string identity;  // of config and tokenizer: SHA-256 of their files
 
   const ModelConfig& config() const { return checkpoint.config; }
   const EngramHasher* engram_hasher() const { return hasher ? &*hasher : nullptr; }

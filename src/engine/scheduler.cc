@@ -20,10 +20,12 @@ void insert_ordered(Container& into, std::unique_ptr<Sequence> sequence) {
 
 }  // namespace
 
-Scheduler::Scheduler(StateStore& state, PrefixCache& cache, const Options& options)
+Scheduler::Scheduler(StateStore& state, PrefixCache& cache, const Options& options,
+                     StateSaver* saver)
     : state_(state),
       cache_(cache),
       options_(options),
+      saver_(saver),
       by_slot_(static_cast<size_t>(state.options().slots), nullptr) {}
 
 Sequence* Scheduler::owner(const RowGroup& group) const {
@@ -51,6 +53,7 @@ void Scheduler::for_each(const std::function<void(Sequence&)>& visit) {
 bool Scheduler::plan(int64_t number, int mixed_rows, StepPlan& plan) {
   plan.clear();
   short_of_pages_ = false;
+  saver_holds_pages_ = saver_ && saver_->release_done();
   plan.draft_row_budget = options_.draft_row_budget;
   int rows_left = options_.max_step_tokens;
   // Indices, because preemption shortens the list behind the one being planned.
@@ -108,6 +111,7 @@ bool Scheduler::plan_decode(Sequence& s, StepPlan& plan, int rows_left, int64_t 
 
 int Scheduler::plan_prefill(Sequence& s, StepPlan& plan, int rows_left, int64_t number) {
   if (s.planned >= s.prefill_to) return 0;  // waiting for results
+  if (!fill_imported_pages(s, !plan.groups.empty())) return 0;
   const int64_t begin = s.planned;
   const int64_t end = std::min(s.prefill_to, begin + rows_left);
   if (!make_room(end, std::max(begin, s.write_floor), s)) return 0;
@@ -152,7 +156,7 @@ bool Scheduler::make_room(int64_t tokens, int64_t writable_from, Sequence& wanti
   if (cache_.evict(missing) >= missing && state_.reserve(wanting.slot, tokens, writable_from))
     return true;
   short_of_pages_ = true;
-  if (releases_.empty()) preempt_for(wanting);
+  if (releases_.empty() && !saver_holds_pages_) preempt_for(wanting);
   return false;
 }
 
@@ -188,7 +192,8 @@ void Scheduler::give_up_slot(Sequence& s, int64_t keep) {
                           : std::vector<int32_t>(),
        .keep = keep,
        .exact = s.exact,
-       .rings = keep - options_.window + 1 >= s.decoder_floor});
+       .rings = keep - options_.window + 1 >= s.decoder_floor,
+       .on_state = keep > 0 ? std::move(s.request.on_state) : nullptr});
   by_slot_[static_cast<size_t>(s.slot)] = nullptr;
   s.slot = -1;
   ++s.generation;  // results still in flight are not this stay's any more
@@ -211,6 +216,8 @@ std::unique_ptr<Sequence> Scheduler::remove(Sequence& s, bool keep) {
     // decoding. The rings reach back from there, not from an earlier length.
     const int64_t known = std::min<int64_t>(std::max(s.computed, s.planned),
                                             static_cast<int64_t>(s.tokens.size()) - 1);
+    // No step says yet that the device has been given imported pages.
+    keep &= !(s.imported && s.planned == s.prefill_from);
     give_up_slot(s, keep ? known : 0);
   }
   s.state = SequenceState::kFinished;
@@ -234,11 +241,13 @@ void Scheduler::cache_prompt(const Sequence& s) {
 bool Scheduler::release_until(int64_t completed) {
   return std::erase_if(releases_, [&](DeferredRelease& r) {
            if (r.step > completed) return false;
-           if (r.keep >= options_.window && cache_.enabled()) {
+           const bool gives = r.on_state && saver_;
+           if (r.keep >= options_.window && (cache_.enabled() || gives)) {
              // A prefill that was cut short in replay mode has global rows to offer, but no decoder
              // rings.
              std::vector<std::byte> recent(r.rings ? state_.recent_bytes() : 0);
              if (r.rings) state_.save_recent(r.slot, r.keep, recent.data());
+             if (gives) saver_->save(r.slot, r.tokens, r.exact, recent, std::move(r.on_state));
              cache_.insert({.tokens = r.tokens,
                             .length = r.keep,
                             .slot = r.slot,
@@ -287,6 +296,61 @@ bool Scheduler::admit_next() {
   return true;
 }
 
+// A replay computes the window again; an exact point that is not much shorter is cheaper and
+// better.
+Scheduler::Start Scheduler::choose_start(int64_t exact_length, int64_t replay_length) const {
+  if (exact_length > 0 && exact_length + options_.window >= replay_length)
+    return {.hit = exact_length, .replay = false};
+  if (replay_length > options_.window) return {.hit = replay_length, .replay = true};
+  return {};
+}
+
+int64_t Scheduler::first_position(const Start& start) const {
+  return start.replay ? start.hit - options_.window : start.hit;
+}
+
+int64_t Scheduler::cached_tokens(std::span<const int32_t> prompt) {
+  const PrefixHit found = cache_.lookup(prompt, static_cast<int64_t>(prompt.size()) - 1);
+  return choose_start(found.exact_length, found.replay_length).hit;
+}
+
+// Gives the slot pages for the request's state from elsewhere if that saves more than the cache
+// does; their content follows with the first chunk.
+bool Scheduler::attach_import(Sequence& s, const Start& cached, Start& start) {
+  if (!s.import) return false;
+  StatePages& import = *s.import;
+  const int64_t limit = std::min(import.common, s.prefill_to - 1);
+  const bool point = !import.recent.empty() && import.length <= limit;
+  start = options_.replay_imports ? choose_start(point ? import.length : 0, limit)
+          : point && import.exact ? Start{.hit = import.length, .replay = false}
+                                  : Start{};
+  if (first_position(start) <= first_position(cached)) return false;
+  cache_.evict(state_.missing_pages(s.slot, start.hit, start.hit));
+  if (!state_.reserve(s.slot, start.hit, start.hit)) return false;
+  const auto beyond = [&](const StatePages::Page& page) {
+    return page.index >= std::ssize(state_.pages(s.slot, page.source));
+  };
+  std::erase_if(import.pages, beyond);
+  if (!start.replay) state_.load_recent(s.slot, start.hit, import.recent.data());
+  s.imported = true;
+  return true;
+}
+
+// Hands pages of the state to the device, while others decode only so many a step. True: all are.
+bool Scheduler::fill_imported_pages(Sequence& s, bool in_pieces) {
+  if (!s.imported || !s.import) return true;
+  constexpr size_t kPieceBytes = size_t{8} << 20;
+  auto& pages = s.import->pages;
+  size_t count = pages.size();
+  if (in_pieces) count = std::min(count, std::max<size_t>(1, kPieceBytes / state_.page_bytes()));
+  for (size_t i = 0; i < count; ++i, pages.pop_back())
+    state_.fill_page(s.slot, pages.back().source, pages.back().index,
+                     std::move(pages.back().content));
+  if (!pages.empty()) return false;
+  s.import.reset();
+  return true;
+}
+
 // Where the stay's prefill starts: behind the longest usable cached prefix (prefill.md section 6).
 void Scheduler::begin_stay(Sequence& s) {
   const int64_t window = options_.window;
@@ -297,11 +361,17 @@ void Scheduler::begin_stay(Sequence& s) {
   s.exact = true;
   int64_t hit = 0;
   bool replayed = false;
+  s.imported = false;
   const PrefixHit found = cache_.lookup(s.tokens, s.prefill_to - 1);
-  // A replay computes the window again; an exact point that is not much shorter is cheaper and
-  // better.
-  if (found.exact_length > 0 && found.exact_length + window >= found.replay_length &&
-      cache_.attach(s.tokens, found.exact_length, true, s.slot)) {
+  const Start cached = choose_start(found.exact_length, found.replay_length);
+  if (Start start; attach_import(s, cached, start)) {
+    hit = start.hit;
+    replayed = start.replay;
+    s.prefill_from = first_position(start);
+    s.window_floor = replayed ? s.prefill_from : 0;
+    s.exact = s.import->exact && !replayed;
+  } else if (cached.hit > 0 && !cached.replay &&
+             cache_.attach(s.tokens, found.exact_length, true, s.slot)) {
     hit = found.exact_length;
     s.prefill_from = hit;
     s.exact = found.rows_exact;
@@ -313,6 +383,7 @@ void Scheduler::begin_stay(Sequence& s) {
     s.window_floor = s.prefill_from;
     s.exact = false;
   }
+  if (!s.imported) s.import.reset();  // of no use, or no longer
   s.write_floor = hit;
   // Cut by the prompt's length, not by what was generated since: a preempted sequence then computes
   // the same bits again.
@@ -329,6 +400,7 @@ void Scheduler::begin_stay(Sequence& s) {
 std::string Scheduler::check_integrity() const {
   std::vector<int32_t> counts(static_cast<size_t>(state_.pool().capacity()), 0);
   cache_.count_references(counts);
+  if (saver_) saver_->count_references(counts);
   const auto count_slot = [&](int slot) {
     for (int source = 0; source < state_.sources(); ++source)
       for (const int32_t page : state_.pages(slot, source)) ++counts[static_cast<size_t>(page)];

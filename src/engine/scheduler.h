@@ -15,6 +15,7 @@
 #include "cache/prefix_cache.h"
 #include "cache/state_store.h"
 #include "engine/sequence.h"
+#include "engine/state_saver.h"
 #include "engine/step_plan.h"
 
 namespace peregrine {
@@ -29,9 +30,12 @@ class Scheduler {
     int window = 0;
     PrefillMode prefill = PrefillMode::kExact;
     bool drafts = false;
+    bool replay_imports = true;  // states from elsewhere may be continued by replay
   };
 
-  Scheduler(StateStore& state, PrefixCache& cache, const Options& options);
+  // `saver` takes the states that requests want given to them; null: they get none.
+  Scheduler(StateStore& state, PrefixCache& cache, const Options& options,
+            StateSaver* saver = nullptr);
 
   // -- requests
   // ------------------------------------------------------------------------------------
@@ -61,6 +65,9 @@ class Scheduler {
   // After a failed step: nothing that waits for release is worth caching.
   void forget_unsaved();
 
+  // Of a prompt: what a stay that began now would find computed.
+  int64_t cached_tokens(std::span<const int32_t> prompt);
+
   int64_t preemptions() const { return preemptions_; }
   // One sentence, or empty: slots and pages all accounted for.
   std::string check_integrity() const;
@@ -74,6 +81,7 @@ class Scheduler {
     int64_t keep;
     bool exact;
     bool rings;  // the rings hold everything a row at `keep` would read
+    StateSaver::Receiver on_state;
   };
 
   bool make_room(int64_t tokens, int64_t writable_from, Sequence& wanting);
@@ -84,12 +92,23 @@ class Scheduler {
   int plan_prefill(Sequence& sequence, StepPlan& plan, int rows_left, int64_t number);
   bool admit_next();
   void begin_stay(Sequence& sequence);
+  // Where a stay's prefill starts, and whether the window before a hit is replayed.
+  struct Start {
+    int64_t hit = 0;
+    bool replay = false;
+  };
+  Start choose_start(int64_t exact_length, int64_t replay_length) const;
+  int64_t first_position(const Start& start) const;
+  bool attach_import(Sequence& sequence, const Start& cached, Start& start);
+  bool fill_imported_pages(Sequence& sequence, bool in_pieces);
   bool shares_running_prefill(const Sequence& sequence) const;
   RowGroup group_of(Sequence& sequence, GroupKind kind, int64_t number, const StepPlan& plan);
 
   StateStore& state_;
   PrefixCache& cache_;
   Options options_;
+  StateSaver* saver_;
+  bool saver_holds_pages_ = false;
   std::deque<std::unique_ptr<Sequence>> waiting_;   // by before()
   std::vector<std::unique_ptr<Sequence>> running_;  // by before(); prefilling ones too
   std::vector<Sequence*> by_slot_;

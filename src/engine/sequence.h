@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "engine/state_pages.h"
 #include "engine/step_plan.h"
 #include "peregrine/engine.h"
 
@@ -40,6 +42,11 @@ struct Sequence {
   int64_t decoder_start = 0;  // first position whose decoder rows run
   int64_t decoder_floor = 0;  // below it this stay's decoder rings hold nothing
   bool exact = true;          // no encoder replay behind any of its rows
+
+  // The request's state from elsewhere, until a stay begins with it; then what of its pages the
+  // slot has still to be given.
+  std::optional<StatePages> import;
+  bool imported = false;  // this stay began with it
 
   // Work submitted whose results are not known: steps, and the most positions they can add.
   int inflight_steps = 0;

@@ -147,7 +147,7 @@ TEST(StateStore, PagesComeBackAsUpdatesInOrder) {
     for (int64_t i = 0; i * 4 < rows; ++i) {
       state.save_page(state.pages(a, source)[static_cast<size_t>(i)],
                       std::min<int64_t>(4, rows - i * 4), page.data());
-      state.fill_page(b, source, i, page);
+      state.fill_page(b, source, i, std::make_shared<const std::vector<std::byte>>(page));
     }
   }
   // Copies a filled page before the device has seen either.

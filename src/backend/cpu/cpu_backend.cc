@@ -36,6 +36,10 @@ CpuBackend::CpuBackend(const ModelConfig& config, Numerics numerics, int threads
                 pool_),
       thread_scratch_(static_cast<size_t>(pool_.threads())) {}
 
+std::string CpuBackend::kernels_name() const {
+  return fmt::format("cpu ({}{})", kernels_.target, has_bf16_ ? " + bf16" : "");
+}
+
 std::string CpuBackend::name() const {
   return fmt::format("cpu ({}{}, {} thread{})", kernels_.target, has_bf16_ ? " + bf16" : "",
                      pool_.threads(), pool_.threads() == 1 ? "" : "s");

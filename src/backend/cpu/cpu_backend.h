@@ -36,6 +36,7 @@ class CpuBackend : public ReferenceBackend {
              const CpuTargetOptions& options = {});
 
   std::string name() const override;
+  std::string kernels_name() const override;
   int threads() const { return pool_.threads(); }
 
   // linear.cc
