@@ -24,7 +24,9 @@ constexpr const char* kExamples =
     "  peregrine bench --model models/tiny\n"
     "  peregrine bench speculation --prompts benchmarks/prompts_speculation.jsonl\n"
     "  peregrine bench scheduler\n"
-    "  peregrine bench throughput --max-concurrency 256 --trace trace.json";
+    "  peregrine bench throughput --max-concurrency 256 --trace trace.json\n"
+    "  peregrine bench serve --url http://127.0.0.1:8000 --clients 256 --seconds 300\n"
+    "  peregrine bench overhead --repetitions 5";
 
 void check(const std::string& kind, const BenchOptions& o) {
   if (o.repetitions < 1)
@@ -33,6 +35,10 @@ void check(const std::string& kind, const BenchOptions& o) {
     fail(ErrorKind::kInvalidArgument, "--prefill-tokens {}: expected at least 1", o.prefill_tokens);
   if (o.context_tokens < 1)
     fail(ErrorKind::kInvalidArgument, "--context {}: expected at least 1", o.context_tokens);
+  if (o.clients < 1)
+    fail(ErrorKind::kInvalidArgument, "--clients {}: expected at least 1", o.clients);
+  if (!(o.seconds > 0))
+    fail(ErrorKind::kInvalidArgument, "--seconds {}: expected more than 0", o.seconds);
   if (kind == "speculation" && o.synthetic)
     fail(ErrorKind::kInvalidArgument,
          "speculation with --synthetic: random weights accept no drafts, expected a checkpoint");
@@ -53,6 +59,8 @@ void run(const std::string& kind, const BenchOptions& o) {
   if (kind == "scheduler") result["scheduler"] = bench_scheduler(o);
   if (kind == "throughput") result["throughput"] = bench_throughput(o);
   if (kind == "latency") result["latency"] = bench_latency(o);
+  if (kind == "serve") result["serve"] = bench_serve(o);
+  if (kind == "overhead") result["overhead"] = bench_overhead(o);
   if (kind == "speculation") result["speculation"] = bench_speculation(o);
   if (o.json) write_output(result.dump(2) + "\n");
 }
@@ -96,10 +104,10 @@ void add_bench(CLI::App& app) {
   command->footer(kExamples);
   command
       ->add_option("kind", *kind,
-                   "decode, prefill, speculation, scheduler, throughput or latency (default: "
-                   "decode and prefill)")
-      ->check(CLI::IsMember(
-          {"decode", "prefill", "speculation", "scheduler", "throughput", "latency"}));
+                   "decode, prefill, speculation, scheduler, throughput, latency, serve or "
+                   "overhead (default: decode and prefill)")
+      ->check(CLI::IsMember({"decode", "prefill", "speculation", "scheduler", "throughput",
+                             "latency", "serve", "overhead"}));
   add_device_options(*command, o->model);
   command->get_option("--model")->required(false);  // synthetic weights and devices need none
   command->add_flag("--synthetic", o->synthetic, "Random weights of the sizes below, in memory");
@@ -117,13 +125,16 @@ void add_bench(CLI::App& app) {
   command->add_option("--prompts", o->prompts,
                       "Prompts of bench speculation, one JSON object a line");
   command->add_option("--max-tokens", o->max_tokens,
-                      "Answer length in bench speculation (default: 96)");
+                      "Answer length in bench speculation and serve (default: 96)");
   add_draft_options(*command, o->draft);
   command->add_option("--max-concurrency", o->max_concurrency,
-                      "Most sequences at once in bench throughput (default: 64)");
+                      "Most sequences at once in bench throughput and overhead (default: 64)");
   command->add_flag("--plain-loop", o->plain_loop,
                     "bench throughput: plan each step only when the one before is done");
   command->add_option("--trace", o->trace_file, "bench throughput: write a Chrome trace");
+  command->add_option("--url", o->url, "bench serve: the server (default: http://127.0.0.1:8000)");
+  command->add_option("--clients", o->clients, "bench serve: streams at once (default: 256)");
+  command->add_option("--seconds", o->seconds, "bench serve: how long (default: 60)");
   command->add_flag("--json", o->json, "Print one JSON object");
   command->callback([o, kind] { run(*kind, *o); });
 }

@@ -8,6 +8,7 @@
 
 #include "checkpoint/synthetic.h"
 #include "model_options.h"
+#include "peregrine/engine.h"
 #include "sampling_options.h"
 
 namespace peregrine {
@@ -28,6 +29,10 @@ struct BenchOptions {
   int max_concurrency = 64;
   bool plain_loop = false;
   std::string trace_file;
+  // serve
+  std::string url = "http://127.0.0.1:8000";
+  int clients = 256;
+  double seconds = 60;
 };
 
 // Print, or return for --json.
@@ -37,6 +42,13 @@ nlohmann::ordered_json bench_speculation(const BenchOptions& options);
 nlohmann::ordered_json bench_scheduler(const BenchOptions& options);
 nlohmann::ordered_json bench_throughput(const BenchOptions& options);
 nlohmann::ordered_json bench_latency(const BenchOptions& options);
+nlohmann::ordered_json bench_serve(const BenchOptions& options);
+nlohmann::ordered_json bench_overhead(const BenchOptions& options);
+
+// What bench throughput runs: the engine, and all the requests given to it at once.
+EngineOptions throughput_engine(const Model& model, int concurrency);
+std::vector<Request> throughput_requests(const Model& model, const BenchOptions& options,
+                                         int concurrency);
 
 // The value that `share` of the sorted values lie below; 0 for none.
 double percentile(std::vector<double> values, double share);

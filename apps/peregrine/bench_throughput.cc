@@ -35,34 +35,23 @@ std::vector<Lengths> chat_lengths(int count, uint64_t seed, int most) {
 }
 
 Json measure(const std::shared_ptr<const Model>& model, const BenchOptions& o, int concurrency) {
-  EngineOptions options;
-  options.max_running = concurrency;
-  options.max_waiting = 1 << 20;
-  options.context_tokens = std::min(1024, model->max_context());
-  options.prefix_cache = PrefixCacheMode::kOff;
+  EngineOptions options = throughput_engine(*model, concurrency);
   options.overlap = !o.plain_loop;
   options.trace_file = o.trace_file;
   Engine engine(model, options);
-  const DraftOptions drafts = draft_options(o.draft, *model);
-
-  const int count = std::max(8, 2 * concurrency);
-  std::mt19937_64 random(1);
+  std::vector<Request> requests = throughput_requests(*model, o, concurrency);
+  const size_t count = requests.size();
   std::mutex mutex;
   std::condition_variable changed;
-  int ended = 0;
+  size_t ended = 0;
   std::vector<double> first, between;
-  std::vector<double> last(static_cast<size_t>(count), 0);
+  std::vector<double> last(count, 0);
   const double begin = now_us();
-  for (int i = 0; const Lengths& length : chat_lengths(count, 7, options.context_tokens)) {
-    Request r;
-    r.prompt = random_prompt(*model, length.prompt, random);
-    r.max_tokens = length.output;
-    r.sampling.temperature = 0;
-    r.draft = drafts;
-    engine.submit(std::move(r), [&, i](const Event& event) {
+  for (size_t i = 0; i < count; ++i) {
+    engine.submit(std::move(requests[i]), [&, i](const Event& event) {
       const double now = now_us();
       const std::lock_guard lock(mutex);
-      double& previous = last[static_cast<size_t>(i)];
+      double& previous = last[i];
       if (!event.tokens.empty()) {
         if (previous > 0)
           between.push_back((now - previous) / static_cast<double>(event.tokens.size()));
@@ -73,7 +62,6 @@ Json measure(const std::shared_ptr<const Model>& model, const BenchOptions& o, i
       ++ended;
       changed.notify_all();
     });
-    ++i;
   }
   {
     std::unique_lock lock(mutex);
@@ -100,6 +88,29 @@ Json measure(const std::shared_ptr<const Model>& model, const BenchOptions& o, i
 }
 
 }  // namespace
+
+EngineOptions throughput_engine(const Model& model, int concurrency) {
+  return {.max_running = concurrency,
+          .max_waiting = 1 << 20,
+          .context_tokens = std::min(1024, model.max_context()),
+          .prefix_cache = PrefixCacheMode::kOff};
+}
+
+std::vector<Request> throughput_requests(const Model& model, const BenchOptions& options,
+                                         int concurrency) {
+  const int context = throughput_engine(model, concurrency).context_tokens;
+  const DraftOptions drafts = draft_options(options.draft, model);
+  std::mt19937_64 random(1);
+  std::vector<Request> requests;
+  for (const Lengths& length : chat_lengths(std::max(8, 2 * concurrency), 7, context)) {
+    Request& r = requests.emplace_back();
+    r.prompt = random_prompt(model, length.prompt, random);
+    r.max_tokens = length.output;
+    r.sampling.temperature = 0;
+    r.draft = drafts;
+  }
+  return requests;
+}
 
 Json bench_throughput(const BenchOptions& options) {
   const auto model = load_model(options.model);

@@ -97,6 +97,8 @@ void add_http_options(CLI::App& command, ServeOptions& o) {
                      "A key that requests must show, or @file with one a line; may be repeated");
   command.add_option("--tls-cert", s.tls_certificate, "PEM file with the certificate chain");
   command.add_option("--tls-key", s.tls_key, "PEM file with its key");
+  command.add_option("--cors-origin", s.cors_origin,
+                     "Pages of this origin may ask from a browser; * for all (default: none)");
   command.add_option("--model-name", s.model_name,
                      "Name shown to clients (default: the checkpoint's folder)");
   command.add_flag("--strict-model", s.strict_model, "Refuse requests that name another model");
@@ -143,6 +145,7 @@ void add_serve(CLI::App& app) {
   auto o = std::make_shared<ServeOptions>();
   CLI::App* command = app.add_subcommand("serve", "Answer OpenAI- and Anthropic-style requests");
   o->model.prefill = "replay";
+  o->server.io_threads = default_io_threads();
   command->add_option("--config", o->config, "TOML file with these options under their long names");
   add_http_options(*command, *o);
   add_engine_options(*command, *o);

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 namespace peregrine {
+
+struct OutputConstraint;  // sampling/output_constraint.h
 
 inline constexpr int kMaxTopLogprobs = 20;
 inline constexpr int kMaxDrafts = 16;
@@ -22,6 +25,7 @@ struct SamplingParams {
   std::vector<std::pair<int32_t, float>> logit_bias = {};  // token id, -100..100
   std::optional<uint64_t> seed = {};                       // absent: the engine draws one
   std::optional<int> logprobs = {};  // absent: none; n: the chosen token and the top n (0..20)
+  std::shared_ptr<const OutputConstraint> constraint = {};  // of the output's text; absent: none
 
   bool greedy() const { return temperature == 0.0; }
   // Whether token counts of the sequence are needed at all.

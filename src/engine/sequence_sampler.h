@@ -7,10 +7,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "peregrine/generation.h"
+#include "sampling/output_constraint.h"
 #include "sampling/processor.h"
 #include "sampling/sampler.h"
 #include "sampling/token_counts.h"
@@ -45,6 +47,7 @@ class SequenceSampler {
   // A token has become part of the output.
   void add_output(int32_t token) {
     if (params_.uses_counts()) counts_.add(token);
+    if (constrained_) constrained_->add_output(token);
   }
 
   // The token at `position` from the logits of the position before it.
@@ -62,10 +65,13 @@ class SequenceSampler {
   const SamplingParams& params() const { return params_; }
 
  private:
+  std::vector<const TokenSet*> allowed_sets(std::span<const int32_t> drafts);
+
   SamplingParams params_;
   uint64_t seed_;
   std::span<const int32_t> masked_;
   TokenCounts counts_;
+  std::optional<ConstrainedOutput> constrained_;
   std::vector<Distribution> rows_;  // scratch of verify()
 };
 

@@ -52,11 +52,15 @@ int32_t LogitProcessor::greedy_token(const LogitRow& row, const SamplingParams& 
 // at minus infinity because neither penalties nor bias can lift them: they come last here.
 std::span<const float> LogitProcessor::adjusted(const LogitRow& row, const SamplingParams& params) {
   const bool penalties = params.uses_counts() && row.counts != nullptr;
-  if (!penalties && params.logit_bias.empty() && row.masked.empty()) return row.logits;
+  if (!penalties && params.logit_bias.empty() && row.masked.empty() && !row.allowed)
+    return row.logits;
   adjusted_.assign(row.logits.begin(), row.logits.end());
   if (penalties) apply_penalties(*row.counts, params, adjusted_);
   for (const auto& [id, bias] : params.logit_bias) adjusted_[static_cast<size_t>(id)] += bias;
   for (const int32_t id : row.masked) adjusted_[static_cast<size_t>(id)] = kMinusInfinity;
+  if (row.allowed)
+    for (size_t id = 0; id < adjusted_.size(); ++id)
+      if (!row.allowed->has(static_cast<int32_t>(id))) adjusted_[id] = kMinusInfinity;
   return adjusted_;
 }
 
@@ -208,7 +212,8 @@ void process_verification(LogitProcessor& processor, const VerificationRows& row
     if (counted && i > 0) rows.counts->add(rows.drafts[i - 1]);
     processor.process({.logits = rows.logits.subspan(i * vocab, vocab),
                        .counts = rows.counts,
-                       .masked = rows.masked},
+                       .masked = rows.masked,
+                       .allowed = rows.allowed.empty() ? nullptr : rows.allowed[i]},
                       params, &(*p)[i]);
   }
   if (!counted) return;

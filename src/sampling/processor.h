@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "sampling/distribution.h"
+#include "sampling/output_constraint.h"
 #include "sampling/params.h"
 #include "sampling/token_counts.h"
 
@@ -33,6 +34,7 @@ struct LogitRow {
   std::span<const float> logits;         // [vocab]
   const TokenCounts* counts = nullptr;   // needed only if params.uses_counts()
   std::span<const int32_t> masked = {};  // ids that must not be drawn
+  const TokenSet* allowed = nullptr;     // the only ones that may; null: all
 };
 
 // Index of the largest value, the lowest on equal ones; NaN never wins; 0 for an empty or
@@ -87,6 +89,7 @@ struct VerificationRows {
   std::span<const int32_t> drafts;
   TokenCounts* counts = nullptr;         // of the sequence before the drafts; unchanged on return
   std::span<const int32_t> masked = {};  // for every row
+  std::span<const TokenSet* const> allowed = {};  // [drafts + 1], or none
 };
 
 // Processes row i exactly as a plain decode step would after drafts 0..i-1 had been emitted: their

@@ -237,6 +237,7 @@ ChatRequest anthropic_chat(const JsonValue& body, RequestFields& fields) {
   chat.messages = parse_messages(body, fields);
   parse_mode(fields, chat);
   parse_tool_choice(fields, chat);
+  chat.schema_field = "output_config.format.schema";
   std::optional<JsonValue> schema = parse_format(fields);
   set_tools(chat, parse_tools(fields), std::move(schema));
   return chat;

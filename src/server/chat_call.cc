@@ -29,6 +29,7 @@ void start_chat_call(Service& service, const std::shared_ptr<Exchange>& exchange
   ChatOutline outline{.prompt_tokens = static_cast<int64_t>(prompt.ids.size()), .headers = {}};
   if (!call.warning.empty()) outline.headers.emplace_back("X-Peregrine-Warning", call.warning);
 
+  call.sampling.constraint = std::move(prompt.constraint);
   AnswerPlan plan{.record = make_record(*exchange, endpoint, id)};
   plan.record.stream = call.stream;
   plan.on_end = remember_answer(service, prompt);

@@ -1,6 +1,7 @@
 #include "server/chat_prompt.h"
 
 #include "server/api_error.h"
+#include "server/output_format.h"
 #include "text/control_tokens.h"
 #include "text/prompt.h"
 
@@ -67,8 +68,12 @@ ChatPrompt make_chat_prompt(const Service& service, const ChatRequest& request,
   prompt.parse_tools = request.parse_tools();
   const bool must_call =
       request.tool_choice == ToolChoice::kRequired || request.tool_choice == ToolChoice::kFunction;
-  if (!must_call || !prompt.parse_tools) return prompt;
+  if (!must_call || !prompt.parse_tools) {
+    prompt.constraint = output_constraint(service, request, prompt.start, {});
+    return prompt;
+  }
   prompt.forced = opening_of_call(request);
+  prompt.constraint = output_constraint(service, request, prompt.start, prompt.forced);
   if (prompt.start == OutputStart::kReasoning) prompt.forced.insert(0, control::kThinkEnd);
   prompt.forced_ids = service.tokenizer.encode(prompt.forced, SpecialTokens::kRecognise);
   prompt.ids.insert(prompt.ids.end(), prompt.forced_ids.begin(), prompt.forced_ids.end());

@@ -20,6 +20,7 @@ struct ChatPrompt {
   bool parse_tools = false;
   std::string forced;  // text of a forced call's opening, which the ids end with
   std::vector<int32_t> forced_ids;
+  std::shared_ptr<const OutputConstraint> constraint;  // of the answer; null: none
   // Of the conversation so far; empty: the answer is not worth remembering, since it continues a
   // text that the client gave.
   std::optional<ConversationKey> conversation;
@@ -29,9 +30,9 @@ struct ChatPrompt {
 // `owner`: whose conversation it is (conversation_owner()). Throws ApiError 400 for images and for
 // conversations that end with the assistant's turn.
 //
-// There is no constrained decoding: tool_choice "required" and a named function are steered by
-// ending the prompt with the opening of the call (for a named function with its name), after an
-// empty reasoning when thinking is on. What follows is the model's own.
+// tool_choice "required" and a named function end the prompt with the opening of the call (for a
+// named function with its name), after an empty reasoning when thinking is on; what follows is held
+// to the form of calls, as the content is to response_format (output_format.h).
 ChatPrompt make_chat_prompt(const Service& service, const ChatRequest& request,
                             const std::string& owner);
 

@@ -34,17 +34,23 @@ void append_header(std::string& out, std::string_view name, std::string_view val
   out += "\r\n";
 }
 
+void append_headers(std::string& out, const HttpHeaders& headers) {
+  for (const auto& [name, value] : headers) append_header(out, name, value);
+}
+
 std::string head(int status, std::string_view content_type, const HttpHeaders& headers,
                  bool keep_alive) {
   std::string out = fmt::format("HTTP/1.1 {} {}\r\n", status, reason_phrase(status));
   if (!content_type.empty()) append_header(out, "Content-Type", content_type);
-  for (const auto& [name, value] : headers) append_header(out, name, value);
+  append_headers(out, headers);
   append_header(out, "Connection", keep_alive ? "keep-alive" : "close");
   return out;
 }
 
-std::string whole_response(const HttpResponse& response, bool keep_alive, bool with_body) {
+std::string whole_response(const HttpResponse& response, const HttpHeaders& more, bool keep_alive,
+                           bool with_body) {
   std::string out = head(response.status, response.content_type, response.headers, keep_alive);
+  append_headers(out, more);
   append_header(out, "Content-Length", std::to_string(response.body.size()));
   out += "\r\n";
   if (with_body) out += response.body;
@@ -65,7 +71,8 @@ class HttpConnection::ActiveExchange : public Exchange,
   void respond(HttpResponse response) override {
     post([this, response = std::move(response)] {
       if (done_ || streaming_) return;
-      out_ = whole_response(response, keep_alive(), request_.method != "HEAD");
+      out_ = whole_response(response, connection_->hub_->answer_headers, keep_alive(),
+                            request_.method != "HEAD");
       finish();
     });
   }
@@ -75,6 +82,7 @@ class HttpConnection::ActiveExchange : public Exchange,
       if (done_) return;
       streaming_ = true;
       out_ = head(200, "text/event-stream; charset=utf-8", headers, keep_alive());
+      append_headers(out_, connection_->hub_->answer_headers);
       append_header(out_, "Cache-Control", "no-cache");
       append_header(out_, "X-Accel-Buffering", "no");
       if (request_.chunked_answers) append_header(out_, "Transfer-Encoding", "chunked");
@@ -317,7 +325,8 @@ asio::awaitable<void> HttpConnection::refuse(int status, const std::string& sent
   // Bytes left unread at the close would reset the connection before the client sees the answer.
   discard_ = true;
   space_.cancel();
-  const std::string bytes = whole_response(hub_->refuse(status, sentence), false, true);
+  const std::string bytes =
+      whole_response(hub_->refuse(status, sentence), hub_->answer_headers, false, true);
   co_await send(bytes);
 }
 

@@ -24,6 +24,7 @@ namespace peregrine {
 // What the connections of one server share.
 struct ConnectionHub {
   HttpLimits limits;
+  HttpHeaders answer_headers;  // of every answer
   HttpHandler handler;
   // Answers to requests that never reach a handler; `status` says why.
   std::function<HttpResponse(int status, const std::string& sentence)> refuse;

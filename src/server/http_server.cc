@@ -40,6 +40,7 @@ class HttpServer::Impl {
         probe_(io_),
         hub_(std::make_shared<ConnectionHub>()) {
     hub_->limits = options_.limits;
+    hub_->answer_headers = options_.answer_headers;
     hub_->handler = options_.handler;
     hub_->refuse = options_.refuse;
     hub_->workers = &workers_;

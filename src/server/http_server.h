@@ -18,6 +18,7 @@ struct HttpServerOptions {
   std::string tls_certificate, tls_key;  // PEM files; both or none
   int io_threads = 2, worker_threads = 2;
   HttpLimits limits = {};
+  HttpHeaders answer_headers = {};  // of every answer
   HttpHandler handler = {};
   std::function<HttpResponse(int status, const std::string& sentence)> refuse = {};
   // Told now and then how late the loop runs what is due.

@@ -4,6 +4,9 @@
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
+#include <unistd.h>
+
+#include <fstream>
 
 namespace peregrine {
 namespace {
@@ -73,8 +76,16 @@ std::vector<prometheus::MetricFamily> engine_families(const EngineStats& s) {
 
 const prometheus::Histogram::BucketBoundaries kSeconds = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
                                                           1,     2.5,  5,     10,   30,  60,   300};
-const prometheus::Histogram::BucketBoundaries kDelays = {0.0005, 0.001, 0.002, 0.005,
-                                                         0.01,   0.02,  0.05,  0.1};
+const prometheus::Histogram::BucketBoundaries kDelays = {
+    0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.05, 0.1, 0.5};
+
+// Memory of this process that is in RAM; 0 where /proc is not there.
+double resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  double all_pages = 0, resident_pages = 0;
+  statm >> all_pages >> resident_pages;
+  return resident_pages * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
 
 }  // namespace
 
@@ -117,6 +128,8 @@ std::string Metrics::text(int connections) const {
   std::vector<prometheus::MetricFamily> all = engine_families(impl_->engine.stats());
   all.push_back(
       single("peregrine_connections", "Open connections", MetricType::Gauge, connections));
+  all.push_back(single("process_resident_memory_bytes", "Memory in RAM", MetricType::Gauge,
+                       resident_bytes()));
   for (prometheus::MetricFamily& family : impl_->registry.Collect())
     all.push_back(std::move(family));
   return prometheus::TextSerializer().Serialize(all);

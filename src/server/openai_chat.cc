@@ -14,6 +14,7 @@ void handle_chat_completions(Service& service, const std::shared_ptr<Exchange>& 
   ChatPrompt prompt =
       make_chat_prompt(service, request.chat, conversation_owner(exchange->request()));
 
+  request.sampling.constraint = std::move(prompt.constraint);
   GenerationRequest one{.engine = engine_request(service, {.prompt = std::move(prompt.ids),
                                                            .sampling = request.sampling,
                                                            .max_tokens = request.max_tokens,

@@ -97,12 +97,14 @@ void handle_completions(Service& service, const std::shared_ptr<Exchange>& excha
   const std::vector<std::string> stop = fields.strings("stop", kMaxStopStrings);
   const auto n = static_cast<size_t>(fields.integer("n", 1, kMaxChoices).value_or(1));
   const bool echo = fields.boolean("echo").value_or(false);
+  const bool ignore_eos = fields.boolean("ignore_eos").value_or(false);
   parse_stream(fields, options);
   if (const std::string warning = unknown_fields_warning(fields.unknown()); !warning.empty())
     options.headers.emplace_back("X-Peregrine-Warning", warning);
 
   std::vector<int32_t> stop_ids;
-  if (const auto eos = service.tokenizer.id_of(control::kEos)) stop_ids.push_back(*eos);
+  if (const auto eos = service.tokenizer.id_of(control::kEos); eos && !ignore_eos)
+    stop_ids.push_back(*eos);
   AnswerPlan plan{.record = make_record(*exchange, "completions", options.id)};
   plan.record.stream = options.stream;
   for (Prompt& prompt : prompts) {

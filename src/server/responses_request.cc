@@ -109,6 +109,7 @@ ChatRequest responses_chat(RequestFields& fields, ResponsesRequest& request) {
   parse_reasoning(fields, request, chat);
   ResponsesTools tools = responses_tools(fields, chat);
   request.custom_tools = std::move(tools.custom);
+  chat.schema_field = "text.format.schema";
   std::optional<JsonValue> schema = parse_format(fields, chat);
   set_tools(chat, std::move(tools.tools), std::move(schema));
   request.sealed = wants_sealed_reasoning(fields);

@@ -31,7 +31,27 @@ HttpHandler fixed(int status, const char* word) {
   return [=](const std::shared_ptr<Exchange>& e) { e->respond(status_response(status, word)); };
 }
 
+// Headers of every answer: they let a page read it.
+HttpHeaders cors_headers(const std::string& origin) {
+  if (origin.empty()) return {};
+  return {{"Access-Control-Allow-Origin", origin},
+          {"Access-Control-Expose-Headers", "X-Peregrine-Warning, Retry-After"},
+          {"Vary", "Origin"}};
+}
+
+// What a browser asks before it sends a request of another page; it shows no key then.
+HttpResponse preflight_response(const HttpRequest& request) {
+  HttpResponse response;
+  response.headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+                      {"Access-Control-Max-Age", "86400"}};
+  if (const std::string* wanted = request.header("access-control-request-headers"))
+    response.headers.emplace_back("Access-Control-Allow-Headers", *wanted);
+  return response;
+}
+
 }  // namespace
+
+int default_io_threads() { return std::thread::hardware_concurrency() < 8 ? 1 : 2; }
 
 Server::Server(ServerOptions options)
     : options_(std::move(options)), loading_router_(make_loading_router()) {
@@ -42,7 +62,8 @@ Server::Server(ServerOptions options)
                          .tls_key = options_.tls_key,
                          .io_threads = options_.io_threads,
                          .worker_threads = options_.worker_threads,
-                         .limits = options_.limits};
+                         .limits = options_.limits,
+                         .answer_headers = cors_headers(options_.cors_origin)};
   http.handler = [this](const std::shared_ptr<Exchange>& exchange) { handle(exchange); };
   http.refuse = [](int status, const std::string& sentence) {
     return error_response({status, sentence, {}, "invalid_request"}, Dialect::kOpenAi);
@@ -60,7 +81,11 @@ Server::~Server() {
   service_->engine.drain(0);  // no callback may come once the connections' threads have ended
 }
 
-void Server::handle(const std::shared_ptr<Exchange>& exchange) { router_.load()->handle(exchange); }
+void Server::handle(const std::shared_ptr<Exchange>& exchange) {
+  if (!options_.cors_origin.empty() && exchange->request().method == "OPTIONS")
+    return exchange->respond(preflight_response(exchange->request()));
+  router_.load()->handle(exchange);
+}
 
 void Server::serve(Engine& engine, const DraftOptions& draft) {
   service_ = std::make_unique<Service>(engine, options_, draft);

@@ -16,6 +16,10 @@
 
 namespace peregrine {
 
+// One on a machine with few cores, where handing work from thread to thread costs more than a
+// second one gains, else two.
+int default_io_threads();
+
 class Server {
  public:
   // Listens from here on; everything but /livez is answered 503. Throws Error(kIo).

@@ -13,6 +13,7 @@ struct ServerOptions {
   int port = 8000;                    // 0: any free one
   std::vector<std::string> api_keys;  // none: everybody may ask
   std::string tls_certificate, tls_key;
+  std::string cors_origin;  // pages of this origin may ask from a browser; "*": all; empty: none
   HttpLimits limits;
   int io_threads = 2, worker_threads = 2;
 

@@ -24,6 +24,7 @@ Service::Service(Engine& engine, ServerOptions given, const DraftOptions& draft)
                               engine.model().impl().fingerprint & 0xffffffff)),
       started(unix_time()),
       end_of_turn_ids(tokenizer.end_of_turn_ids()),
+      sorted_tokens(std::make_shared<SortedTokens>(tokenizer, engine.model().vocab_size())),
       turns(kTurnTokens),
       metrics(engine) {}
 

@@ -3,9 +3,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "peregrine/engine.h"
+#include "sampling/output_constraint.h"
 #include "server/metrics.h"
 #include "server/sampled_turns.h"
 #include "server/server_options.h"
@@ -24,6 +26,7 @@ struct Service {
   const std::string fingerprint;  // of model and program: "system_fingerprint"
   const int64_t started;          // Unix time
   const std::vector<int32_t> end_of_turn_ids;
+  const std::shared_ptr<const SortedTokens> sorted_tokens;  // for constrained answers
   mutable SampledTurns turns;
   Metrics metrics;
   std::atomic<bool> draining{false};  // requests are refused: shutting down

@@ -65,6 +65,8 @@ struct ChatRequest {
   ToolChoice tool_choice = ToolChoice::kAuto;
   std::string tool_choice_name;  // with kFunction: the declared name
   ResponseFormat response_format = ResponseFormat::kText;
+  // Where the protocol has the schema, for errors about it.
+  std::string schema_field = "response_format.json_schema.schema";
 
   // All tools on offer; empty with ToolChoice::kNone.
   const std::vector<Tool>& tools() const;

@@ -56,6 +56,12 @@ class Client {
     if (fd_ >= 0) close(fd_);
     fd_ = -1;
   }
+  // Drops the connection without a word of goodbye (RST).
+  void reset() {
+    const linger at_once{1, 0};
+    if (fd_ >= 0) setsockopt(fd_, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    disconnect();
+  }
 
   // False: the server has closed its side.
   bool send(const std::string& bytes) {
@@ -82,6 +88,12 @@ class Client {
   bool read_until(const std::string& text) {
     while (buffer_.find(text) == buffer_.npos)
       if (!read_some()) return false;
+    return true;
+  }
+  // The same, and forgets the buffer up to behind `text`.
+  bool read_past(const std::string& text) {
+    if (!read_until(text)) return false;
+    buffer_.erase(0, buffer_.find(text) + text.size());
     return true;
   }
   // True when the server closes without sending anything more.

@@ -246,6 +246,32 @@ TEST(HttpLimits, DeadlineEndsARequest) {
   EXPECT_EQ(json::parse(stream.events().back())["error"]["code"], "deadline_exceeded");
 }
 
+TEST(HttpCors, OneOriginMayAskWhenItIsNamed) {
+  ServerOptions options;
+  options.api_keys = {"secret"};
+  options.cors_origin = "https://page.example";
+  RunningServer server(options);
+  Client client(server.port());
+  client.send(
+      "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: t\r\nOrigin: https://page.example\r\n"
+      "Access-Control-Request-Headers: authorization,content-type\r\n\r\n");
+  const Answer preflight = client.receive();
+  EXPECT_EQ(preflight.status, 200);
+  EXPECT_EQ(preflight.header("Access-Control-Allow-Headers"), "authorization,content-type");
+  const std::string key = "Authorization: Bearer secret\r\n";
+  const std::string body = R"({"prompt":"Once","max_tokens":2,"stream":true})";
+  for (const Answer& answer : {preflight, client.get("/v1/models"), client.get("/v1/models", key),
+                               client.post("/v1/completions", body, key)})
+    EXPECT_EQ(answer.header("Access-Control-Allow-Origin"), "https://page.example") << answer.head;
+}
+
+TEST_F(Http, NoOtherOriginIsServedByDefault) {
+  Client client(port());
+  EXPECT_EQ(client.get("/livez").header("Access-Control-Allow-Origin"), "");
+  client.send("OPTIONS /v1/models HTTP/1.1\r\nHost: t\r\n\r\n");
+  EXPECT_EQ(client.receive().status, 405);
+}
+
 TEST(HttpShutdown, RunningRequestsEndNewOnesAreRefused) {
   RunningServer server;
   Client streaming(server.port()), probing(server.port());
