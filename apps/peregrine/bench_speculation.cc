@@ -121,12 +121,20 @@ Json bench_speculation(const BenchOptions& o) {
   const int rounds = std::max(1, o.repetitions / 5);
   for (int way = 0; way < kWays; ++way) run(prompts[0], 0, way, 0, false);
   int turn = 0;  // who goes first changes, so that no way has the warm caches every time
-  for (int round = 0; round < rounds; ++round)
-    for (const BenchPrompt& prompt : prompts)
-      for (const double temperature : {0.0, 1.0}) {
-        for (int i = 0; i < kWays; ++i)
-          run(prompt, temperature, (turn + i) % kWays, static_cast<uint64_t>(round), true);
-        ++turn;
+  // Domain by domain, so that what `auto` learns of one is charged to that one.
+  std::vector<std::string> order;
+  for (const BenchPrompt& prompt : prompts)
+    if (std::find(order.begin(), order.end(), prompt.domain) == order.end())
+      order.push_back(prompt.domain);
+  for (const std::string& domain : order)
+    for (int round = 0; round < rounds; ++round)
+      for (const BenchPrompt& prompt : prompts) {
+        if (prompt.domain != domain) continue;
+        for (const double temperature : {0.0, 1.0}) {
+          for (int i = 0; i < kWays; ++i)
+            run(prompt, temperature, (turn + i) % kWays, static_cast<uint64_t>(round), true);
+          ++turn;
+        }
       }
 
   if (!o.json)

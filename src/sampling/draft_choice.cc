@@ -6,16 +6,18 @@ namespace peregrine {
 namespace {
 
 // Share of the time that may go to experiments.
-constexpr double kAllowanceShare = 0.015;
+constexpr double kAllowanceShare = 0.01;
 // Saved up for them at most, and owed at most, in tokens.
 constexpr double kAllowanceMost = 1.5;
 constexpr double kDebtMost = 0.25;
 constexpr double kExperimentThreshold = 0.3;
-// Weight of a new pass among those of its answer.
-constexpr double kPassShare = 0.1;
+// An answer remembers some ten passes and starts as if drafts had paid for so many tokens: a pass
+// that nearly pays does not end it, one without a single likely draft does.
+constexpr double kPassMemory = 0.9;
+constexpr double kPassPrior = 10;
 // Passes that gain nothing, within what can be told from noise, go on: the loss is smaller than
 // that of leaving a text whose drafts are good.
-constexpr double kTolerance = 0.98;
+constexpr double kTolerance = 0.97;
 // The calibration remembers some fifty passes and starts as if ten expected drafts had stood.
 constexpr double kCalibrationMemory = 0.98;
 constexpr double kCalibrationPrior = 10;
@@ -54,6 +56,8 @@ void DraftLedger::calibrate(const DraftPass& pass) {
   expected_ = kCalibrationMemory * expected_ + pass.expected;
 }
 
+DraftChoice::DraftChoice() : tokens_(kPassPrior), cost_(kPassPrior) {}
+
 bool DraftChoice::trusted() const { return passes_ > 0 && tokens_ > kTolerance * cost_; }
 
 bool DraftChoice::worthwhile(const DraftLedger& ledger, const DraftPrices& prices) const {
@@ -74,9 +78,9 @@ void DraftChoice::record(const DraftPass& pass, DraftLedger& ledger) {
       (stood_ + kAnswerPrior * ledger.calibration()) / (expected_ + kAnswerPrior);
   const double tokens = 1 + calibration * pass.expected;
   ledger.settle(tokens - pass.cost);
-  const double share = std::max(kPassShare, 1.0 / ++passes_);
-  tokens_ += share * (tokens - tokens_);
-  cost_ += share * (pass.cost - cost_);
+  tokens_ = kPassMemory * tokens_ + tokens;
+  cost_ = kPassMemory * cost_ + pass.cost;
+  ++passes_;
 }
 
 }  // namespace peregrine

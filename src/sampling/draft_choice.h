@@ -65,6 +65,8 @@ class DraftLedger {
 // What one answer has learned.
 class DraftChoice {
  public:
+  DraftChoice();
+
   // Whether to run the drafter for the next step.
   bool worthwhile(const DraftLedger& ledger, const DraftPrices& prices) const;
 
@@ -79,7 +81,7 @@ class DraftChoice {
   bool trusted() const;
 
   int passes_ = 0;
-  double tokens_ = 0, cost_ = 0;     // expected of a pass and spent on it, running means
+  double tokens_, cost_;             // expected of the last passes and spent on them
   double stood_ = 0, expected_ = 0;  // drafts of this answer, as in the ledger
 };
 

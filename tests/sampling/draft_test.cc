@@ -131,8 +131,8 @@ TEST(DraftChoice, BadDraftsCostTheirAllowanceOnly) {
     DraftLedger ledger;
     const int count = 10000 / steps;
     const Tally run = answers({.chance = 0.02}, count, steps, ledger);
-    EXPECT_GT(run.rate(), 0.98 - 2.5 / run.cost) << steps;
-    EXPECT_GT(run.passes, run.steps / 50) << steps << ": nobody looks whether the text changed";
+    EXPECT_GT(run.rate(), 0.99 - 2 / run.cost) << steps;
+    EXPECT_GT(run.passes, run.steps / 100) << steps << ": nobody looks whether the text changed";
   }
 }
 
@@ -143,7 +143,7 @@ TEST(DraftChoice, ConfidencesAreCorrected) {
   answers(world, 500, 20, ledger);
   // A confident block of five promises 3.7 drafts, of which 0.43 stand.
   EXPECT_NEAR(ledger.calibration(), 0.12, 0.06);
-  EXPECT_GT(answers(world, 100, 20, ledger).rate(), 0.97);
+  EXPECT_GT(answers(world, 100, 20, ledger).rate(), 0.965);  // a pass costs more than its price
 }
 
 // A text that turns bad behind a good one costs no more than the price of noticing, and one that
@@ -163,8 +163,8 @@ TEST(DraftChoice, ARowHasToEarnItsPrice) {
   // An experiment looks at drafts whatever rows are said to cost.
   EXPECT_EQ(choice.threshold({.pass = 0.1, .rows = {7}}, 0), 0.3);
   // At 1.5 times the plain rate, time is worth more.
-  choice.record({.expected = 2, .accepted = 2, .cost = 2}, ledger);
-  EXPECT_NEAR(choice.threshold({.pass = 0.1, .rows = {0.25}}, 0), 0.375, 1e-12);
+  for (int i = 0; i < 200; ++i) choice.record({.expected = 2, .accepted = 2, .cost = 2}, ledger);
+  EXPECT_NEAR(choice.threshold({.pass = 0.1, .rows = {0.25}}, 0), 0.375, 1e-6);
   EXPECT_EQ(choice.threshold({.pass = 0.1, .rows = {7}}, 0), 1);
 }
 
