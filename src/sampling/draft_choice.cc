@@ -8,7 +8,7 @@ namespace {
 // Share of the time that may go to experiments.
 constexpr double kAllowanceShare = 0.01;
 // Saved up for them at most, and owed at most, in tokens.
-constexpr double kAllowanceMost = 1.5;
+constexpr double kAllowanceMost = 4;
 constexpr double kDebtMost = 0.25;
 constexpr double kExperimentThreshold = 0.3;
 // An answer remembers some ten passes and starts as if drafts had paid for so many tokens: a pass

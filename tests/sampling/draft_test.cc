@@ -131,7 +131,7 @@ TEST(DraftChoice, BadDraftsCostTheirAllowanceOnly) {
     DraftLedger ledger;
     const int count = 10000 / steps;
     const Tally run = answers({.chance = 0.02}, count, steps, ledger);
-    EXPECT_GT(run.rate(), 0.99 - 2 / run.cost) << steps;
+    EXPECT_GT(run.rate(), 0.99 - 4.5 / run.cost) << steps;
     EXPECT_GT(run.passes, run.steps / 100) << steps << ": nobody looks whether the text changed";
   }
 }
