@@ -157,12 +157,13 @@ def expect(condition, sentence):
 IDLE = "document.getElementById('stop').classList.contains('hidden')"
 LAST_BODY = "([...document.querySelectorAll('.assistant .body')].at(-1)?.innerText ?? '')"
 LAST_META = "([...document.querySelectorAll('.assistant .meta')].at(-1)?.innerText ?? '')"
-# Counts how often the text of the last answer grows, and presses Stop once `stop` says so.
+# Counts how often the text of the last answer grows (a busy machine lets several pieces arrive
+# together, as records of one call), and presses Stop once `stop` says so.
 WATCH = """(() => {
   window.growths = 0;
   window.watcher?.disconnect();
-  window.watcher = new MutationObserver(() => {
-    window.growths++;
+  window.watcher = new MutationObserver((records) => {
+    window.growths += records.length;
     if (%s && (document.querySelectorAll('.assistant .body').length > 0)
         && [...document.querySelectorAll('.assistant .body')].at(-1).innerText.length > 10)
       document.getElementById('stop').click();

@@ -57,7 +57,7 @@ class ServeProcess {
 };
 
 const std::string kEndless =
-    R"({"prompt":"Once upon a time","max_tokens":900,"ignore_eos":true,"stream":true})";
+    R"({"prompt":"Once upon a time","max_tokens":100000,"ignore_eos":true,"stream":true})";
 
 TEST(Serve, KilledUnderLoadStartsAgainAtTheSameAddress) {
   int port = 0;
