@@ -13,7 +13,9 @@
 #include "commands.h"
 #include "engine_flags.h"
 #include "interrupt.h"
+#include "rank_options.h"
 #include "sampling_options.h"
+#include "server/batch_parts.h"
 #include "server/generation_fields.h"
 
 namespace peregrine {
@@ -24,6 +26,7 @@ constexpr const char* kExamples =
     "  peregrine batch requests.jsonl results.jsonl\n"
     "  peregrine batch requests.jsonl results.jsonl --order completed --schedule longest\n"
     "  peregrine batch - - < requests.jsonl > results.jsonl\n"
+    "  mpirun -n 2 peregrine batch requests.jsonl results.jsonl\n"
     "A request is a line {\"custom_id\": \"a\", \"method\": \"POST\", \"url\": "
     "\"/v1/chat/completions\", \"body\": {...}}.\n"
     "The same command after a stop, a crash or a kill goes on where the results end.\n"
@@ -31,10 +34,14 @@ constexpr const char* kExamples =
     "Exit codes: 0 every request was answered; 3 some lines failed, their results say why;\n"
     "1 the run could not go on; 130 stopped by Ctrl-C.";
 
+constexpr double kFilesPatienceSeconds = 60;
+constexpr double kSharePatienceSeconds = 7 * 24 * 3600;
+
 struct BatchFlags {
   ModelOptions model;
   DraftFlags draft;
   EngineFlags engine;
+  RankFlags ranks;
   BatchOptions batch;
   std::string input, output;
   std::string order = "input", schedule = "arrival";
@@ -61,34 +68,86 @@ BatchCommand ask_interrupt(int& interrupts) {
                            : BatchCommand::kCancel;
 }
 
-void run(const BatchFlags& flags) {
-  spdlog::set_default_logger(spdlog::stderr_color_mt("batch"));
-  spdlog::set_level(spdlog::level::warn);  // no line a request
+// How a run ended, or one rank's share of it.
+struct BatchEnd {
+  bool complete = false;
+  bool failed_lines = false;
+};
+
+// This rank's share of the lines, into `output`.
+BatchEnd run_share(const BatchFlags& flags, Ranks& ranks, const std::string& output) {
   // Both files first: a long load is no time to find out.
   BatchInput input(flags.input);
-  BatchJournal journal(flags.output, flags.input, flags.overwrite);
-  const int64_t lines = input.count_lines();
+  BatchJournal journal(output, flags.input, flags.overwrite && !ranks.several());
+  const int64_t lines = input.count_lines() / ranks.dp();
 
-  const auto model = load_model(flags.model);
+  const auto model = ranks.load(flags.model);
   EngineOptions engine_opts = engine_options(flags.engine, flags.model);
   // The runner starts no more than it can hold; a request may ask for many choices.
   engine_opts.max_waiting = 2 * engine_opts.max_running * kMaxChoices;
-  Engine engine(model, engine_opts);
+  ranks.wait_for_all();
+  Engine engine(model, engine_opts, ranks.step_group());
   const auto folder = std::filesystem::weakly_canonical(flags.model.model);
   Service service(engine, {.model_name = folder.filename().string()},
                   draft_options(flags.draft, *model));
-  BatchRunner runner(service, input, journal, batch_options(flags));
+  BatchOptions options = batch_options(flags);
+  options.shares = ranks.dp();
+  options.share_rank = ranks.rank();
+  BatchRunner runner(service, input, journal, options);
 
   const InterruptGuard guard(/*once=*/false);
   BatchReport report(lines, journal.resumed());
   int interrupts = 0;
   const BatchProgress end = runner.run([&](const BatchProgress& progress) {
-    report.show(progress, engine);
+    if (ranks.rank() == 0) report.show(progress, engine);
     return ask_interrupt(interrupts);
   });
-  report.finish(end, engine);
+  if (ranks.rank() == 0) report.finish(end, engine);
+  return {.complete = end.complete, .failed_lines = end.failed + journal.resumed_failures() > 0};
+}
+
+// A rank without lines of its own, whose experts the others need.
+void serve_others(const BatchFlags& flags, Ranks& ranks) {
+  const auto model = ranks.load(flags.model);
+  const EngineOptions options = engine_options(flags.engine, flags.model);
+  ranks.wait_for_all();
+  const Engine engine(model, options, ranks.step_group());
+}
+
+// All ranks' ends as one; rank 0 makes one output of the parts.
+BatchEnd run_parts(const BatchFlags& flags, Ranks& ranks) {
+  if (ranks.rank() == 0)
+    prepare_batch_parts(flags.input, flags.output, ranks.dp(), flags.overwrite);
+  ranks.control().barrier("files", kFilesPatienceSeconds);
+  BatchEnd mine{.complete = true};
+  if (ranks.takes_requests()) {
+    mine = run_share(flags, ranks, batch_part(flags.output, ranks.rank()));
+  } else {
+    serve_others(flags, ranks);
+  }
+  // Shares end at different times where ranks do not step together.
+  ranks.control().barrier("shares", kSharePatienceSeconds);
+  const std::byte ends[] = {static_cast<std::byte>(mine.complete),
+                            static_cast<std::byte>(mine.failed_lines)};
+  for (const Bytes& theirs : ranks.control().all_gather({.tag = "ends"}, ends)) {
+    mine.complete = mine.complete && theirs.at(0) != std::byte{0};
+    mine.failed_lines = mine.failed_lines || theirs.at(1) != std::byte{0};
+  }
+  if (mine.complete && ranks.rank() == 0)
+    merge_batch_parts(flags.output, ranks.dp(), flags.order == "input");
+  return mine;
+}
+
+void run(const BatchFlags& flags) {
+  spdlog::set_default_logger(spdlog::stderr_color_mt("batch"));
+  spdlog::set_level(spdlog::level::warn);  // no line a request
+  BatchEnd end;
+  {
+    Ranks ranks(flags.ranks, /*most_dp=*/0);
+    end = ranks.several() ? run_parts(flags, ranks) : run_share(flags, ranks, flags.output);
+  }
   if (!end.complete) throw Interrupted();
-  if (end.failed + journal.resumed_failures() > 0) throw ExitCode{kSomeLinesFailed};
+  if (end.failed_lines) throw ExitCode{kSomeLinesFailed};
 }
 
 }  // namespace
@@ -115,6 +174,7 @@ void add_batch(CLI::App& app) {
       ->check(CLI::NonNegativeNumber);
   add_draft_options(*command, o->draft);
   add_engine_options(*command, o->engine);
+  add_rank_options(*command, o->ranks);
   add_model_options(*command, o->model);
   command->callback([o] { run(*o); });
 }

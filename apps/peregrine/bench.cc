@@ -26,7 +26,8 @@ constexpr const char* kExamples =
     "  peregrine bench scheduler\n"
     "  peregrine bench throughput --max-concurrency 256 --trace trace.json\n"
     "  peregrine bench serve --url http://127.0.0.1:8000 --clients 256 --seconds 300\n"
-    "  peregrine bench overhead --repetitions 5";
+    "  peregrine bench overhead --repetitions 5\n"
+    "  peregrine bench cluster-sim --help";
 
 void check(const std::string& kind, const BenchOptions& o) {
   if (o.repetitions < 1)
@@ -136,7 +137,10 @@ void add_bench(CLI::App& app) {
   command->add_option("--clients", o->clients, "bench serve: streams at once (default: 256)");
   command->add_option("--seconds", o->seconds, "bench serve: how long (default: 60)");
   command->add_flag("--json", o->json, "Print one JSON object");
-  command->callback([o, kind] { run(*kind, *o); });
+  add_bench_cluster_sim(*command);
+  command->callback([o, kind, command] {
+    if (command->get_subcommands().empty()) run(*kind, *o);
+  });
 }
 
 }  // namespace peregrine

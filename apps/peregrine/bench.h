@@ -49,6 +49,8 @@ nlohmann::ordered_json bench_overhead(const BenchOptions& options);
 EngineOptions throughput_engine(const Model& model, int concurrency);
 std::vector<Request> throughput_requests(const Model& model, const BenchOptions& options,
                                          int concurrency);
+// Registers bench cluster-sim, which has options of its own.
+void add_bench_cluster_sim(CLI::App& bench);
 
 // The value that `share` of the sorted values lie below; 0 for none.
 double percentile(std::vector<double> values, double share);

@@ -18,6 +18,7 @@
 #include "model_options.h"
 #include "output.h"
 #include "prefill.h"
+#include "rank_options.h"
 #include "report.h"
 #include "sampling_options.h"
 #include "text/prompt.h"
@@ -31,12 +32,14 @@ constexpr const char* kExamples =
     "  peregrine generate --chat --thinking --temperature 0 \"What is 468 + 357?\"\n"
     "  peregrine generate --file notes.txt --max-tokens 100 --seed 7 --json\n"
     "  echo \"Once upon a time\" | peregrine generate --draft off\n"
+    "  mpirun -n 2 peregrine generate --chat \"Tell me a story.\"\n"
     "Ctrl-C ends the answer; the exit code is then 130.";
 
 struct Options {
   ModelOptions model;
   SamplingOptions sampling;
   DraftFlags draft;
+  RankFlags ranks;
   std::optional<std::string> prompt;
   std::string file, system, tools;
   std::string thinking = "off";
@@ -86,9 +89,32 @@ Prompt make_prompt(const Options& o, const Model& model) {
   return prompt;
 }
 
+// Tells the other ranks that no pass will follow, however the answer ended.
+class PassesEnd {
+ public:
+  explicit PassesEnd(ExpertExchange* exchange) : exchange_(exchange) {}
+  ~PassesEnd() {
+    if (exchange_) exchange_->open_pass(Pass::kEnd, /*has_rows=*/false);
+  }
+
+ private:
+  ExpertExchange* exchange_;
+};
+
+// A rank beside the one that answers: its experts are needed until that one ends.
+void serve_others(const Options& o, Ranks& ranks) {
+  const std::shared_ptr<const Model> model = ranks.load(o.model);
+  ranks.wait_for_all();
+  const Model::Impl& m = model->impl();
+  while (join_pass(*m.backend, m.config(), m.weights, Pass::kNone) != Pass::kEnd) {
+  }
+}
+
 void run(const Options& o) {
   check(o);
-  const std::shared_ptr<const Model> model = load_model(o.model);
+  Ranks ranks(o.ranks, /*most_dp=*/1);
+  if (ranks.rank() > 0) return serve_others(o, ranks);
+  const std::shared_ptr<const Model> model = ranks.load(o.model);
   const Tokenizer& tokenizer = model->impl().tokenizer;
   const DraftOptions draft = draft_options(o.draft, *model);
   const Prompt prompt = make_prompt(o, *model);
@@ -109,7 +135,9 @@ void run(const Options& o) {
   RunReport report;
   AnswerPrinter printer;
   const InterruptGuard guard(/*once=*/true);
+  ranks.wait_for_all();
   {
+    const PassesEnd end(ranks.exchange());
     Session session(model, session_options(o.model, draft.drafts));
     if (!prefill(session, prompt.ids, report)) throw Interrupted();
     report.answer = make_answer(session, request, [&](const OutputEvent& event) {
@@ -148,6 +176,7 @@ void add_generate(CLI::App& app) {
                       "With --json: log-probabilities of every token and of the N likeliest");
   add_sampling_options(*command, o->sampling);
   add_draft_options(*command, o->draft);
+  add_rank_options(*command, o->ranks);
   add_model_options(*command, o->model);
   command->callback([o] { run(*o); });
 }

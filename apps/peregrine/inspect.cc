@@ -14,16 +14,19 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/inventory.h"
 #include "commands.h"
+#include "parallel/distribution.h"
 
 namespace peregrine {
 namespace {
 
 namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
 
 struct Options {
   std::string path;
   int64_t context_tokens = 0;  // 0 = the longest the model allows
   std::string device = "cpu";
+  int ranks = 1;
   bool json = false;
 };
 
@@ -103,6 +106,18 @@ void print_text(const Options& options, const ModelConfig& c, const Inventory& i
   }
 }
 
+Json ranks_json(const ModelConfig& c, int ranks) {
+  Json list = Json::array();
+  for (const RankShare& share : plan_ranks(c, ranks))
+    list.push_back({{"first_expert", share.experts.begin},
+                    {"experts", share.experts.end - share.experts.begin},
+                    {"first_draft_expert", share.drafter_experts.begin},
+                    {"draft_experts", share.drafter_experts.end - share.drafter_experts.begin},
+                    {"expert_bytes", share.expert_bytes},
+                    {"other_bytes", share.other_bytes}});
+  return list;
+}
+
 void print_json(const Options& options, const ModelConfig& c, const Inventory& inventory,
                 const MemoryPlan& plan, const std::optional<Files>& files) {
   nlohmann::ordered_json kinds = nlohmann::ordered_json::object();
@@ -138,8 +153,25 @@ void print_json(const Options& options, const ModelConfig& c, const Inventory& i
         {"host_bytes", plan.host_bytes},
         {"device_bytes", plan.device_bytes}}},
   };
+  if (options.ranks > 1) result["ranks"] = ranks_json(c, options.ranks);
   if (files) result["files"] = {{"shards", files->shards}, {"bytes", files->bytes}};
   fmt::print("{}\n", result.dump(2));
+}
+
+void print_ranks(const ModelConfig& c, int ranks) {
+  fmt::print("\n{} ranks with expert parallelism: each holds its experts and everything else\n",
+             ranks);
+  fmt::print("{:<8}{:>14}{:>18}{:>18}{:>18}\n", "rank", "experts", "draft experts", "expert bytes",
+             "all bytes");
+  int rank = 0;
+  for (const RankShare& share : plan_ranks(c, ranks)) {
+    const auto range = [](const ExpertRange& r) {
+      return r.begin == r.end ? std::string("none") : fmt::format("{}..{}", r.begin, r.end - 1);
+    };
+    fmt::print("{:<8}{:>14}{:>18}{:>18}{:>18}\n", rank++, range(share.experts),
+               range(share.drafter_experts), grouped(share.expert_bytes),
+               grouped(share.expert_bytes + share.other_bytes));
+  }
 }
 
 void run(const Options& options) {
@@ -151,6 +183,7 @@ void run(const Options& options) {
   const MemoryPlan plan =
       plan_memory(config, context, options.device == "cuda" ? PlanDevice::kCuda : PlanDevice::kCpu);
   (options.json ? print_json : print_text)(options, config, inventory, plan, files);
+  if (!options.json && options.ranks > 1) print_ranks(config, options.ranks);
 }
 
 }  // namespace
@@ -162,12 +195,17 @@ void add_inspect(CLI::App& app) {
   command->footer(
       "Examples:\n"
       "  peregrine inspect models/tiny\n"
-      "  peregrine inspect config.json --context 131072 --json");
+      "  peregrine inspect config.json --context 131072 --json\n"
+      "  peregrine inspect config.json --ranks 64");
   command->add_option("path", options->path, "Checkpoint directory or config.json")->required();
   command->add_option("--context", options->context_tokens,
                       "Context length to plan memory for, in tokens (default: the longest)");
   command->add_option("--device", options->device, "Where the weights go: cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}));
+  command
+      ->add_option("--ranks", options->ranks,
+                   "Show what each of that many ranks would hold (default: 1)")
+      ->check(CLI::Range(1, 4096));
   command->add_flag("--json", options->json, "Print JSON");
   command->callback([options] { run(*options); });
 }

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/fail.h"
+#include "engine/model_impl.h"
 #include "output.h"
 
 namespace peregrine {
@@ -51,7 +52,7 @@ std::string bundled_model() {
   return {};
 }
 
-std::shared_ptr<const Model> load_model(const ModelOptions& options) {
+std::shared_ptr<const Model> load_model(const ModelOptions& options, ExpertExchange* exchange) {
   ProgressLine line;
   LoadOptions load{.device = options.device,
                    .threads = options.threads,
@@ -63,7 +64,7 @@ std::shared_ptr<const Model> load_model(const ModelOptions& options) {
                           p.seconds),
               p.seconds);
   };
-  return Model::load(options.model, load);
+  return Model::Impl::load(options.model, load, exchange);
 }
 
 SessionOptions session_options(const ModelOptions& options, int draft_rows) {

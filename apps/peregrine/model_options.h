@@ -31,8 +31,11 @@ void add_model_options(CLI::App& command, ModelOptions& options);
 // models/tiny of the source tree that the program was built in; empty when it is not there.
 std::string bundled_model();
 
-// Loads with a progress line. Throws Error.
-std::shared_ptr<const Model> load_model(const ModelOptions& options);
+class ExpertExchange;
+
+// Loads with a progress line; with `exchange` only the experts that this rank holds. Throws Error.
+std::shared_ptr<const Model> load_model(const ModelOptions& options,
+                                        ExpertExchange* exchange = nullptr);
 
 SessionOptions session_options(const ModelOptions& options, int draft_rows);
 

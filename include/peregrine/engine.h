@@ -122,10 +122,15 @@ struct EngineStats {
   double last_step_ms = 0;
 };
 
+class StepGroup;
+
 class Engine {
  public:
   // Throws Error(kInvalidArgument) or Error(kOutOfMemory).
-  Engine(std::shared_ptr<const Model> model, const EngineOptions& options);
+  // `group`: how this engine agrees on steps with those of other ranks (engine/step_group.h); it
+  // must outlive the engine, whose end then waits until all ranks have nothing left to run.
+  Engine(std::shared_ptr<const Model> model, const EngineOptions& options,
+         StepGroup* group = nullptr);
   ~Engine();  // cancels what still runs and flushes
 
   // Throws Error(kInvalidArgument) naming what is wrong with the request (a prompt that can never

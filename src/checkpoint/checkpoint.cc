@@ -96,9 +96,16 @@ Checkpoint Checkpoint::open(const std::string& path, const CheckpointOptions& op
   // A tenth stays free for state and scratch.
   const uint64_t memory =
       options.memory_bytes > 0 ? options.memory_bytes : available_memory_bytes() / 10 * 9;
-  checkpoint.resident = source.total_bytes() <= memory;
+  const auto unread = [&](const TensorView& view) {
+    return options.unread && options.unread(checkpoint.config, view.name);
+  };
+  uint64_t bytes = 0;
+  for (const TensorView& view : source.tensors())
+    if (!unread(view)) bytes += view.bytes;
+  checkpoint.resident = bytes <= memory;
   std::vector<const TensorView*> to_read;
   for (const TensorView& view : source.tensors()) {
+    if (unread(view)) continue;
     if (checkpoint.resident || (view.dtype == DType::kF8E8M0 && !is_bulk(view))) {
       to_read.push_back(&view);
     }

@@ -68,6 +68,8 @@ struct CheckpointOptions {
   // Bytes of weights that may be read ahead; larger checkpoints stay mapped. 0 = what the machine
   // has available.
   uint64_t memory_bytes = 0;
+  // Tensors that this process will never touch: they are checked by shape, not read. Empty: none.
+  std::function<bool(const ModelConfig& config, std::string_view name)> unread;
 };
 
 struct Checkpoint {

@@ -59,7 +59,7 @@ EngineOptions fill_defaults(const Model& model, EngineOptions o) {
 
 class Engine::Impl {
  public:
-  Impl(std::shared_ptr<const Model> model, const EngineOptions& wanted)
+  Impl(std::shared_ptr<const Model> model, const EngineOptions& wanted, StepGroup* group)
       : model_(std::move(model)),
         options_(fill_defaults(*model_, wanted)),
         state_(*model_->impl().backend, model_->impl().config(),
@@ -86,7 +86,7 @@ class Engine::Impl {
                    &saver_),
         device_(model_, state_,
                 {.max_rows = options_.max_step_tokens, .drafts = model_->has_drafter()}),
-        loop_(device_, scheduler_, cache_, state_, options_) {}
+        loop_(device_, scheduler_, cache_, state_, options_, group) {}
 
   RequestId submit(Request request, std::function<void(const Event&)> on_event) {
     check(request);
@@ -150,8 +150,8 @@ class Engine::Impl {
   std::atomic<RequestId> next_id_{1};
 };
 
-Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options)
-    : impl_(std::make_unique<Impl>(std::move(model), options)) {}
+Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options, StepGroup* group)
+    : impl_(std::make_unique<Impl>(std::move(model), options, group)) {}
 Engine::~Engine() = default;
 
 RequestId Engine::submit(Request request, std::function<void(const Event&)> on_event) {

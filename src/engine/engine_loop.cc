@@ -15,12 +15,13 @@ constexpr double kDeadlineCheckUs = 5000;
 }  // namespace
 
 EngineLoop::EngineLoop(Device& device, Scheduler& scheduler, PrefixCache& cache, StateStore& state,
-                       const EngineOptions& options)
+                       const EngineOptions& options, StepGroup* group)
     : device_(device),
       scheduler_(scheduler),
       cache_(cache),
       state_(state),
       options_(options),
+      group_(group),
       pace_(options.max_step_tokens) {
   if (!options.trace_file.empty()) trace_.emplace(options.trace_file);
   publish_stats();
@@ -143,7 +144,9 @@ bool EngineLoop::take_mail() {
 // -- the loop
 // --------------------------------------------------------------------------------------------
 
-void EngineLoop::run() {
+void EngineLoop::run() { group_ ? run_in_group() : run_alone(); }
+
+void EngineLoop::run_alone() {
   while (take_mail()) {
     check_deadlines();
     const bool planned = plan_and_submit();
@@ -160,33 +163,74 @@ void EngineLoop::run() {
     if (const std::string broken = scheduler_.check_integrity(); !broken.empty())
       spdlog::error("integrity: {}", broken);
     std::unique_lock lock(mutex_);
-    const auto has_mail = [this] {
-      return !arrivals_.empty() || !cancels_.empty() || !visits_.empty() || !questions_.empty() ||
-             cancel_all_ || stopping_;
-    };
+    const auto mail = [this] { return has_mail(); };
     // Requests may be waiting for something that no event announces (a deadline): look again soon.
     if (pending_ > 0) {
-      mail_.wait_for(lock, std::chrono::milliseconds(5), has_mail);
+      mail_.wait_for(lock, std::chrono::milliseconds(5), mail);
     } else {
-      mail_.wait(lock, has_mail);
+      mail_.wait(lock, mail);
     }
   }
 }
 
+bool EngineLoop::has_mail() const {
+  return !arrivals_.empty() || !cancels_.empty() || !visits_.empty() || !questions_.empty() ||
+         cancel_all_ || stopping_;
+}
+
+// A round is a vote, a plan and a step of the same kind on all ranks, be it without rows here. Ends
+// when every rank is done: until then this rank's experts are needed.
+void EngineLoop::run_in_group() {
+  while (true) {
+    const bool done = !take_mail();
+    check_deadlines();
+    StepKind kind = group_->vote(
+        {.prefill = scheduler_.wants_prefill(), .decode = scheduler_.decoding(), .done = done});
+    if (kind == StepKind::kStop) return;
+    const double begin = now_us();
+    if (kind == StepKind::kDecode || kind == StepKind::kPrefill) {
+      StepPlan& plan = ring_[static_cast<size_t>(next_ % kRing)].plan;
+      scheduler_.plan(next_, pace_.rows(next_), plan, kind == StepKind::kPrefill);
+      if (kind == StepKind::kPrefill)
+        kind = group_->confirm(
+            std::any_of(plan.groups.begin(), plan.groups.end(),
+                        [](const RowGroup& g) { return g.kind == GroupKind::kPrefill; }));
+    }
+    if (kind == StepKind::kIdle || kind == StepKind::kWait) {
+      flush();
+      scheduler_.release_until(completed_);
+      publish_stats();
+      if (kind == StepKind::kWait) continue;
+      std::unique_lock lock(mutex_);
+      mail_.wait_for(lock, std::chrono::milliseconds(1), [this] { return has_mail(); });
+      continue;
+    }
+    submit_planned(begin);
+    while (next_ - 1 - completed_ > (options_.overlap ? 1 : 0)) complete_oldest();
+  }
+}
+
 bool EngineLoop::plan_and_submit() {
-  StepState& step = ring_[static_cast<size_t>(next_ % kRing)];
   const double begin = now_us();
-  const bool planned = scheduler_.plan(next_, pace_.rows(next_), step.plan);
+  if (!scheduler_.plan(next_, pace_.rows(next_), ring_[static_cast<size_t>(next_ % kRing)].plan)) {
+    counters_.host_seconds += (now_us() - begin) * 1e-6;
+    return false;
+  }
+  submit_planned(begin);
+  return true;
+}
+
+// The plan of step next_, begun at `begin`, goes to the device.
+void EngineLoop::submit_planned(double begin) {
+  StepState& step = ring_[static_cast<size_t>(next_ % kRing)];
   const double end = now_us();
   counters_.host_seconds += (end - begin) * 1e-6;
-  if (!planned) return false;
   step.number = next_++;
   step.output.clear();
   step.error.clear();
   step.submit_us = end;
   if (trace_) trace_->add(Trace::Lane::kHost, "plan", begin, end, step.number, 0);
   device_.submit(step);
-  return true;
 }
 
 void EngineLoop::complete_oldest() {

@@ -18,6 +18,7 @@
 #include "engine/device.h"
 #include "engine/prefill_pace.h"
 #include "engine/scheduler.h"
+#include "engine/step_group.h"
 #include "engine/trace.h"
 #include "peregrine/engine.h"
 
@@ -25,8 +26,9 @@ namespace peregrine {
 
 class EngineLoop {
  public:
+  // With `group` every round of the loop is agreed with the other ranks.
   EngineLoop(Device& device, Scheduler& scheduler, PrefixCache& cache, StateStore& state,
-             const EngineOptions& options);
+             const EngineOptions& options, StepGroup* group = nullptr);
   ~EngineLoop();
 
   void submit(
@@ -44,8 +46,12 @@ class EngineLoop {
  private:
   void wait_for_visit(std::vector<std::function<void()>>& list, const std::function<void()>& visit);
   void run();
+  void run_alone();
+  void run_in_group();
   bool take_mail();
+  bool has_mail() const;  // holding mutex_
   bool plan_and_submit();
+  void submit_planned(double begin_us);
   void complete_oldest();
   void flush();
   void post_process(StepState& step);
@@ -63,6 +69,7 @@ class EngineLoop {
   PrefixCache& cache_;
   StateStore& state_;
   const EngineOptions options_;
+  StepGroup* const group_;
   std::optional<Trace> trace_;
   std::array<StepState, kRing> ring_;
   int64_t next_ = 0;  // number of the next step

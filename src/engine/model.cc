@@ -46,15 +46,26 @@ std::string identity_of(const std::string& folder) {
   return identity;
 }
 
+// Whether a tensor belongs to a routed expert that another rank holds.
+bool held_elsewhere(const ModelConfig& config, const ExpertExchange& exchange,
+                    std::string_view name) {
+  const auto expert = routed_expert_of(name);
+  if (!expert) return false;
+  const int experts =
+      name.starts_with("mtp.") ? config.dspark_n_routed_experts : config.n_routed_experts;
+  return !exchange.held(experts).holds(*expert);
+}
+
 }  // namespace
 
-Model::Impl::Impl(Checkpoint opened, Tokenizer loaded, const LoadOptions& options)
+Model::Impl::Impl(Checkpoint opened, Tokenizer loaded, const LoadOptions& options,
+                  ExpertExchange* exchange)
     : checkpoint(std::move(opened)),
       tokenizer(std::move(loaded)),
       backend(make_backend(
           options.device, checkpoint.config, Weights::numerics(*checkpoint.source),
           {.threads = options.threads, .gpu_memory_fraction = options.gpu_memory_fraction})),
-      weights(checkpoint.config, *checkpoint.source, *backend),
+      weights(checkpoint.config, *checkpoint.source, *backend, exchange),
       fingerprint(fingerprint_of(checkpoint)),
       identity(identity_of(checkpoint.path)) {
   const ModelConfig& c = checkpoint.config;
@@ -68,11 +79,21 @@ Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Model::~Model() = default;
 
 std::shared_ptr<const Model> Model::load(const std::string& path, const LoadOptions& options) {
+  return Impl::load(path, options, nullptr);
+}
+
+std::shared_ptr<const Model> Model::Impl::load(const std::string& path, const LoadOptions& options,
+                                               ExpertExchange* exchange) {
   // The tokenizer first: it is small, and a bad one should not cost a walk over the weights.
   Tokenizer tokenizer = Tokenizer::load(path);
-  Checkpoint checkpoint = Checkpoint::open(path, {.on_progress = options.on_progress});
-  return std::shared_ptr<const Model>(
-      new Model(std::make_unique<Impl>(std::move(checkpoint), std::move(tokenizer), options)));
+  CheckpointOptions open{.on_progress = options.on_progress};
+  if (exchange)
+    open.unread = [exchange](const ModelConfig& config, std::string_view name) {
+      return held_elsewhere(config, *exchange, name);
+    };
+  Checkpoint checkpoint = Checkpoint::open(path, open);
+  return std::shared_ptr<const Model>(new Model(
+      std::make_unique<Impl>(std::move(checkpoint), std::move(tokenizer), options, exchange)));
 }
 
 int Model::vocab_size() const { return impl_->config().vocab_size; }

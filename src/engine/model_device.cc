@@ -41,10 +41,14 @@ void ModelDevice::run(StepState& state, const StepState* previous) {
     choose_drafts(state.plan);
     build_step(state.plan);
     const double begin = now_us();
-    forward_.run(step_, drafter_.has_value(), where_);
-    state.output.rows = step_.rows();
-    decide(state.plan, state.output);
-    learn(state.plan, state.output, now_us() - begin);
+    if (step_.segments.empty()) {
+      forward_.join_others();
+    } else {
+      forward_.run(step_, drafter_.has_value(), where_);
+      state.output.rows = step_.rows();
+      decide(state.plan, state.output);
+      learn(state.plan, state.output, now_us() - begin);
+    }
     if (drafter_) draft_next(state.plan, state.output);
     backend_.synchronize();
   } catch (const std::exception& error) {
@@ -263,7 +267,7 @@ void ModelDevice::draft_next(const StepPlan& plan, StepOutput& output) {
     draft_segments_.push_back({group.slot, s.length, s.anchor, count});
     draft_groups_.push_back(static_cast<int>(g));
   }
-  if (draft_segments_.empty()) return;
+  if (draft_segments_.empty()) return drafter_->join_others();
 
   const double begin = now_us();
   std::vector<DraftPrices> prices_of;  // for requests that choose by price

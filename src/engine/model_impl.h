@@ -16,7 +16,12 @@
 namespace peregrine {
 
 struct Model::Impl {
-  Impl(Checkpoint opened, Tokenizer loaded, const LoadOptions& options);
+  Impl(Checkpoint opened, Tokenizer loaded, const LoadOptions& options, ExpertExchange* exchange);
+
+  // As Model::load. With `exchange`, which must outlive the model, only the experts that it holds
+  // are read and mapped.
+  static std::shared_ptr<const Model> load(const std::string& path, const LoadOptions& options,
+                                           ExpertExchange* exchange);
 
   Checkpoint checkpoint;
   Tokenizer tokenizer;

@@ -50,7 +50,7 @@ void Scheduler::for_each(const std::function<void(Sequence&)>& visit) {
   for (const auto& s : waiting_) visit(*s);
 }
 
-bool Scheduler::plan(int64_t number, int mixed_rows, StepPlan& plan) {
+bool Scheduler::plan(int64_t number, int mixed_rows, StepPlan& plan, bool prefill) {
   plan.clear();
   short_of_pages_ = false;
   saver_holds_pages_ = saver_ && saver_->release_done();
@@ -63,7 +63,7 @@ bool Scheduler::plan(int64_t number, int mixed_rows, StepPlan& plan) {
         plan_decode(s, plan, rows_left, number))
       rows_left -= plan.groups.back().max_rows;
   }
-  int chunk = std::min(rows_left, plan.groups.empty() ? rows_left : mixed_rows);
+  int chunk = prefill ? std::min(rows_left, plan.groups.empty() ? rows_left : mixed_rows) : 0;
   for (size_t i = 0; i < running_.size() && chunk > 0; ++i)
     if (running_[i]->state == SequenceState::kPrefilling)
       chunk -= plan_prefill(*running_[i], plan, chunk, number);
@@ -80,6 +80,17 @@ bool Scheduler::plan(int64_t number, int mixed_rows, StepPlan& plan) {
   if (plan.groups.empty()) return false;
   plan.page_updates = state_.take_updates();
   return true;
+}
+
+bool Scheduler::wants_prefill() const {
+  return !waiting_.empty() || std::any_of(running_.begin(), running_.end(), [](const auto& s) {
+    return s->state == SequenceState::kPrefilling && s->planned < s->prefill_to;
+  });
+}
+
+bool Scheduler::decoding() const {
+  return std::any_of(running_.begin(), running_.end(),
+                     [](const auto& s) { return s->state == SequenceState::kRunning; });
 }
 
 RowGroup Scheduler::group_of(Sequence& s, GroupKind kind, int64_t number, const StepPlan& plan) {

@@ -52,8 +52,12 @@ class Scheduler {
   // -- steps
   // ----------------------------------------------------------------------------------------- Fills
   // `plan` for step `number`; false when nothing can run now.
-  // `mixed_rows`: most prompt rows beside decoding sequences.
-  bool plan(int64_t number, int mixed_rows, StepPlan& plan);
+  // `mixed_rows`: most prompt rows beside decoding sequences. Without `prefill` no prompt rows.
+  bool plan(int64_t number, int mixed_rows, StepPlan& plan, bool prefill = true);
+
+  // What a group of ranks votes on: prompt rows that could be planned, sequences that decode.
+  bool wants_prefill() const;
+  bool decoding() const;
 
   // Takes the sequence out: its slot and pages are freed once step `last_step` is complete. With
   // `keep`, its computed prefix goes to the cache first. Returns ownership of the sequence.

@@ -10,6 +10,7 @@ namespace peregrine {
 
 enum class StepKind {
   kIdle,     // no rank has anything to run
+  kWait,     // nothing can run now, but some rank has a prompt: the next round comes at once
   kDecode,   // no rank runs prompt rows
   kPrefill,  // ranks run prompt rows beside decoding ones; a rank without any takes part all the
              // same
@@ -30,7 +31,7 @@ class StepGroup {
   // Votes: what the ranks may plan in this round.
   virtual StepKind vote(const StepWish& mine) = 0;
   // After a vote of kPrefill: `planned` says whether this rank found room for prompt rows. The kind
-  // that runs: kPrefill when any rank did, else kDecode or kIdle.
+  // that runs: kPrefill when any rank did, else kDecode or kWait.
   virtual StepKind confirm(bool planned) = 0;
 };
 

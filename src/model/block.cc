@@ -57,12 +57,17 @@ void Block::experts(const MoeWeights& w, const StepRows& step) {
   const Tensor weights{ws_.expert_weights.data, rows, w.router.n_active, Elem::kF32};
   b_.linear(ws_.u.first(rows), w.gate, LinearKind::kFull, logits);
   b_.route(logits, w.router, step.is_image, ids, weights);
-  b_.experts({.u = ws_.u.first(rows),
-              .ids = ids,
-              .weights = weights,
-              .routed = w.routed,
-              .shared = &w.shared,
-              .out = ws_.v.first(rows)});
+  const ExpertsArgs args{.u = ws_.u.first(rows),
+                         .ids = ids,
+                         .weights = weights,
+                         .routed = w.routed,
+                         .shared = &w.shared,
+                         .out = ws_.v.first(rows)};
+  if (w.exchange) {
+    w.exchange->experts(b_, w.layer, args);
+  } else {
+    b_.experts(args);
+  }
 }
 
 }  // namespace peregrine

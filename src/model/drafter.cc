@@ -52,6 +52,7 @@ void Drafter::begin(std::span<const DraftSegment> segments) {
   }
   rows_.upload();
   const StepRows& step = rows_.step();
+  if (w_.exchange) w_.exchange->open_pass(Pass::kDrafter, /*has_rows=*/true);
 
   const Tensor x = ws_.x.first(step.rows), pre = ws_.pre.first(step.rows);
   b_.embed(w_.embed, step.token, c_.hc_mult, x);
@@ -87,6 +88,10 @@ void Drafter::begin(std::span<const DraftSegment> segments) {
   b_.rms_norm(hidden_, w.norm, u);
   base_logits_ = ws_.logits.first(step.rows);
   b_.linear(u, w_.head, LinearKind::kFull, base_logits_);
+}
+
+void Drafter::join_others() {
+  if (w_.exchange) join_pass(b_, c_, w_, Pass::kDrafter);
 }
 
 void Drafter::next(int i, std::span<const int> active, std::span<const int32_t> previous) {

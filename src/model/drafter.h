@@ -33,6 +33,8 @@ class Drafter {
           int max_rows, int max_segments);
 
   void begin(std::span<const DraftSegment> segments);
+  // What a rank without segments calls instead: other ranks may have some. One rank: does nothing.
+  void join_others();
 
   // Slot `i` of the segments `active` (indices into begin()'s list, each with count > i), with the
   // token before the slot: the anchor for i = 0, else the draft of slot i - 1.

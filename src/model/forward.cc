@@ -35,12 +35,17 @@ void Forward::run(const Step& step, bool with_drafter, std::vector<SegmentRows>&
   taps_ = c_.has_drafter() ? ws_.taps.first(decoder.rows()) : Tensor{};
   logits_ = ws_.logits.first(static_cast<int64_t>(exit_rows_.size()));
 
-  const bool recordable = one_row_set_ && encoder_rows_.rows() <= kRecordedRows &&
+  const bool recordable = one_row_set_ && !w_.exchange && encoder_rows_.rows() <= kRecordedRows &&
                           !hooks.after_layer && !hooks.after_selection && !hooks.after_routing;
   if (!recordable) return compute(step, with_drafter);
   const uint64_t shape = static_cast<uint64_t>(encoder_rows_.rows()) << 32 |
                          exit_rows_.size() << 1 | (with_drafter ? 1u : 0u);
   b_.run_recorded({this, shape}, [&] { compute(step, with_drafter); });
+}
+
+void Forward::join_others() {
+  join_pass(b_, c_, w_, Pass::kEncoder);
+  join_pass(b_, c_, w_, Pass::kDecoder);
 }
 
 // The operations of a step whose rows are placed. With one row set they depend on the number of
@@ -49,6 +54,7 @@ void Forward::compute(const Step& step, bool with_drafter) {
   const int split = c_.first_decoder_layer();
   // 5.1: the stream starts as copies of the embedding, collapsed through the first copy.
   const StepRows& encoder = encoder_rows_.step();
+  if (w_.exchange) w_.exchange->open_pass(Pass::kEncoder, /*has_rows=*/true);
   Tensor x = ws_.x.first(encoder.rows);
   Tensor pre = ws_.pre.first(encoder.rows);
   b_.embed(w_.embed, encoder.token, c_.hc_mult, x);
@@ -68,7 +74,10 @@ void Forward::compute(const Step& step, bool with_drafter) {
     x = ws_.x_decoder.first(rows->rows());
     pre = ws_.pre_decoder.first(rows->rows());
   }
-  if (rows->rows() > 0) {
+  if (rows->rows() == 0) {
+    if (w_.exchange) join_pass(b_, c_, w_, Pass::kDecoder);
+  } else {
+    if (w_.exchange) w_.exchange->open_pass(Pass::kDecoder, /*has_rows=*/true);
     for (int l = split; l < c_.n_layers; ++l) layer(l, *rows, x, pre);
     if (with_drafter) write_drafter_rings(rows->step());
   }

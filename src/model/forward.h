@@ -42,6 +42,9 @@ class Forward {
   // segment. `with_drafter`: also write the drafter's rings for the decoder rows.
   void run(const Step& step, bool with_drafter, std::vector<SegmentRows>& where);
 
+  // A step without rows beside other ranks that may have some. Only with Weights::exchange.
+  void join_others();
+
   Tensor logits() const { return logits_; }  // f32 [wanted rows, vocab]
   Tensor taps() const { return taps_; }      // act [decoder rows, targets * dim]
 

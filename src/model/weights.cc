@@ -92,9 +92,12 @@ class WeightBinder {
     return {matrix(prefix + ".w1"), matrix(prefix + ".w2"), matrix(prefix + ".w3")};
   }
 
-  MoeWeights moe(const std::string& prefix, int n_experts, int n_active) {
+  MoeWeights moe(const std::string& prefix, int layer, int n_experts, int n_active) {
     const std::string f = prefix + ".ffn.";
     MoeWeights w;
+    w.layer = layer;
+    w.exchange = w_.exchange;
+    const ExpertRange held = w_.exchange ? w_.exchange->held(n_experts) : ExpertRange{0, n_experts};
     w.gate = matrix(f + "gate");
     w.router = {.bias = vector(f + "gate.bias"),
                 .bias_image = optional_vector(f + "gate.bias_vl"),
@@ -102,7 +105,7 @@ class WeightBinder {
                 .n_active = n_active};
     w.routed.reserve(static_cast<size_t>(n_experts));
     for (int e = 0; e < n_experts; ++e)
-      w.routed.push_back(expert(f + "experts." + std::to_string(e)));
+      w.routed.push_back(held.holds(e) ? expert(f + "experts." + std::to_string(e)) : Expert{});
     w.shared = expert(f + "shared_experts");
     return w;
   }
@@ -122,7 +125,7 @@ class WeightBinder {
     return w;
   }
 
-  // A backbone layer (layer >= 0) or a drafter stage (layer = -1).
+  // A backbone layer (layer >= 0) or drafter stage -1 - layer.
   LayerWeights block(const std::string& prefix, int layer) {
     LayerWeights w;
     w.hc_attn = hyper_connection(prefix + ".hc_attn");
@@ -131,10 +134,11 @@ class WeightBinder {
     w.ffn_norm = vector(prefix + ".ffn_norm.weight");
     w.attn = attention(prefix, layer);
     if (layer >= 0) {
-      w.moe = moe(prefix, c_.n_routed_experts, c_.n_activated_experts);
+      w.moe = moe(prefix, layer, c_.n_routed_experts, c_.n_activated_experts);
       if (c_.engram_table_of(layer) >= 0) w.engram = engram(prefix);
     } else {
-      w.moe = moe(prefix, c_.dspark_n_routed_experts, c_.dspark_n_activated_experts);
+      w.moe = moe(prefix, c_.n_layers - 1 - layer, c_.dspark_n_routed_experts,
+                  c_.dspark_n_activated_experts);
       w.moe.router.bias_image = nullptr;  // no image bias in the drafter (vision.md section 5)
     }
     return w;
@@ -145,7 +149,7 @@ class WeightBinder {
     w.main_proj = matrix("mtp.0.main_proj");
     w.main_norm = vector("mtp.0.main_norm.weight");
     for (int s = 0; s < c_.n_mtp_layers; ++s)
-      w.stages.push_back(block("mtp." + std::to_string(s), -1));
+      w.stages.push_back(block("mtp." + std::to_string(s), -1 - s));
     const std::string last = "mtp." + std::to_string(c_.n_mtp_layers - 1);
     w.norm = vector(last + ".norm.weight");
     w.markov_embed = matrix(last + ".markov_head.embed");
@@ -202,8 +206,9 @@ class WeightBinder {
   Backend& backend_;
 };
 
-Weights::Weights(const ModelConfig& config, const TensorSource& source, Backend& backend)
-    : backend_(backend) {
+Weights::Weights(const ModelConfig& config, const TensorSource& source, Backend& backend,
+                 ExpertExchange* exchange_in)
+    : exchange(exchange_in), backend_(backend) {
   WeightBinder bind(config, source, *this);
   embed = bind.matrix("embed");
   head = bind.matrix("head");

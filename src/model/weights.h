@@ -10,6 +10,7 @@
 
 #include "backend/backend.h"
 #include "checkpoint/checkpoint.h"
+#include "model/expert_exchange.h"
 
 namespace peregrine {
 
@@ -31,8 +32,10 @@ struct AttentionWeights {
 struct MoeWeights {
   Weight gate;  // [experts, dim]
   Router router;
-  std::vector<Expert> routed;
+  std::vector<Expert> routed;  // empty where another rank holds the expert
   Expert shared;
+  int layer = 0;                       // drafter stages count on behind the last layer
+  ExpertExchange* exchange = nullptr;  // null: all experts are here
 };
 
 struct EngramWeights {
@@ -61,8 +64,10 @@ struct DrafterWeights {
 
 class Weights {
  public:
-  // Binds all tensors of `source` (which must outlive this object) into `backend`'s memory.
-  Weights(const ModelConfig& config, const TensorSource& source, Backend& backend);
+  // Binds all tensors of `source` (which must outlive this object) into `backend`'s memory. With
+  // `exchange` only the routed experts that it holds.
+  Weights(const ModelConfig& config, const TensorSource& source, Backend& backend,
+          ExpertExchange* exchange = nullptr);
   ~Weights();
   Weights(const Weights&) = delete;
   Weights& operator=(const Weights&) = delete;
@@ -74,6 +79,7 @@ class Weights {
   const float* norm = nullptr;  // [dim]
   std::vector<LayerWeights> layers;
   std::optional<DrafterWeights> drafter;
+  ExpertExchange* const exchange;  // null: all experts are here
 
  private:
   friend class WeightBinder;

@@ -1,5 +1,6 @@
 #include "parallel/expert_counts.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cmath>
@@ -7,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "base/fail.h"
 
@@ -119,6 +121,28 @@ ExpertCounts read_expert_counts(const std::string& path) {
   if (!file.is_open() || errno != 0)
     fail(ErrorKind::kIo, "{}: cannot read counts ({})", path, std::strerror(errno));
   return parse_expert_counts(text, path);
+}
+
+std::vector<double> stretch_counts(const ExpertCounts& recorded, size_t first, size_t experts) {
+  constexpr size_t kTurn = 5;
+  std::vector<double> counts;
+  for (size_t i = 0; counts.size() < experts; ++i) {
+    std::vector<double> layer = recorded[(first + i) % recorded.size()];
+    std::rotate(layer.begin(), layer.begin() + static_cast<ptrdiff_t>(i * kTurn % layer.size()),
+                layer.end());
+    counts.insert(counts.end(), layer.begin(), layer.end());
+  }
+  counts.resize(experts);
+  return counts;
+}
+
+std::vector<double> zipf_counts(size_t experts, double s, uint64_t seed) {
+  std::vector<double> counts(experts);
+  for (size_t k = 0; k < experts; ++k)
+    counts[k] = std::floor(1e9 * std::pow(static_cast<double>(k + 1), -s));
+  std::mt19937_64 random(seed);
+  for (size_t i = experts - 1; i > 0; --i) std::swap(counts[i], counts[random() % (i + 1)]);
+  return counts;
 }
 
 }  // namespace peregrine

@@ -42,12 +42,13 @@ StepKind Voting::vote(const StepWish& mine) {
     return StepKind::kPrefill;
   }
   if (any_decode_) return StepKind::kDecode;
+  if (any(votes, kPrefillBit)) return StepKind::kWait;
   return all(votes, kDoneBit) ? StepKind::kStop : StepKind::kIdle;
 }
 
 StepKind Voting::confirm(bool planned) {
   if (any(exchange_.exchange(planned ? kPrefillBit : 0), kPrefillBit)) return StepKind::kPrefill;
-  return any_decode_ ? StepKind::kDecode : StepKind::kIdle;
+  return any_decode_ ? StepKind::kDecode : StepKind::kWait;
 }
 
 }  // namespace peregrine

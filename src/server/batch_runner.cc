@@ -92,6 +92,7 @@ void BatchRunner::take_line(BatchInputLine line) {
     request.problem = fmt::format("custom_id \"{}\" stands in an earlier line, expected a new one",
                                   request.custom_id->substr(0, 60));
   }
+  if (job.line % options_.shares != options_.share_rank) return;
   if (journal_.done(job.line, request.custom_id)) return;
   open_.insert(job.line);
   if (!request.problem.empty()) return finish(job.line, batch_refusal(job.line, request), true);

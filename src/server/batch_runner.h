@@ -25,6 +25,9 @@ struct BatchOptions {
   bool input_order = true;  // of the results; false: as completed
   BatchSchedule schedule = BatchSchedule::kArrival;
   double grace_seconds = 30;  // that running requests get to end when the run is stopped
+  // Of several runs that share an input, this one answers the lines whose number leaves
+  // `share_rank` when divided by `shares`.
+  int share_rank = 0, shares = 1;
 };
 
 // So far, without what earlier runs did.

@@ -54,6 +54,25 @@ TEST(Bench, SpeculationByDomain) {
                  "bad.jsonl:1");
 }
 
+TEST(BenchClusterSim, MarksEveryOutputAsSimulated) {
+  const std::vector<std::string> words = {
+      "bench", "cluster-sim", "--zipf", "1", "--layers", "2", "--ranks", "8", "64", "--rows", "32"};
+  const ProgramResult text = run_program(words);
+  ASSERT_EQ(text.code, 0) << text.err;
+  EXPECT_NE(text.out.find("SIMULATION, nothing here was measured"), std::string::npos) << text.out;
+  auto with_json = words;
+  with_json.push_back("--json");
+  const Json result = Json::parse(run_program(with_json).out);
+  EXPECT_EQ(result["simulation"], true);
+  ASSERT_EQ(result["results"].size(), 2u);
+  for (const Json& row : result["results"]) {
+    EXPECT_GT(row["plain"]["simulated_step_ms"].get<double>(), 0);
+    EXPECT_LT(row["eplb"]["simulated_slowest_over_mean"].get<double>(),
+              row["plain"]["simulated_slowest_over_mean"].get<double>());
+  }
+  expect_refused(run_program({"bench", "cluster-sim", "--ranks", "7"}), "384 experts on 7 ranks");
+}
+
 TEST(Synthetic, ReleasedConfigIsTheReleasedConfig) {
   const Inventory inventory = take_inventory(released_config());
   EXPECT_EQ(inventory.tensors, 96085);

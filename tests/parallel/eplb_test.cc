@@ -77,15 +77,7 @@ TEST(Eplb, HierarchicalPlansKeepGroupsOnOneNode) {
       plan_experts(counts, {.replicas = 80, .ranks = 16}).expert_of_slot);
 }
 
-// Zipf: the expert at place k of 384 is chosen in proportion to k^-s.
-std::vector<double> zipf(double s) {
-  std::vector<double> counts(384);
-  for (size_t k = 0; k < counts.size(); ++k)
-    counts[k] = std::floor(1e6 * std::pow(static_cast<double>(k + 1), -s));
-  std::mt19937 random(1);
-  for (size_t i = counts.size() - 1; i > 0; --i) std::swap(counts[i], counts[random() % (i + 1)]);
-  return counts;
-}
+std::vector<double> zipf(double s) { return zipf_counts(384, s, 1); }
 
 double balance(const std::vector<double>& counts, int ranks, int redundant_slots_a_rank) {
   const int replicas = 384 + ranks * redundant_slots_a_rank;
@@ -109,13 +101,7 @@ TEST(Eplb, BalancesRecordedLoads) {
   const ExpertCounts recorded = read_expert_counts(PEREGRINE_TEST_DATA "/eplb/tiny_counts.json");
   ASSERT_EQ(recorded.size(), 10u);
   ASSERT_EQ(recorded.front().size(), 16u);
-  std::vector<double> counts;
-  for (size_t i = 0; counts.size() < 384; ++i) {
-    // Repetitions shift, so that no two layers meet in the same order.
-    std::vector<double> layer = recorded[i % recorded.size()];
-    std::rotate(layer.begin(), layer.begin() + static_cast<ptrdiff_t>(i * 5 % 16), layer.end());
-    counts.insert(counts.end(), layer.begin(), layer.end());
-  }
+  const std::vector<double> counts = stretch_counts(recorded, 0, 384);
   for (const int ranks : {64, 96, 128}) EXPECT_LE(balance(counts, ranks, 1), 1.09) << ranks;
 }
 

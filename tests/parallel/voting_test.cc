@@ -91,7 +91,7 @@ std::vector<Round> run_rank(Voting& voting, const Workload& work, int limit) {
     }
     log.push_back(r);
     if (r.ran == StepKind::kStop) break;
-    if (r.ran == StepKind::kIdle) continue;
+    if (r.ran == StepKind::kIdle || r.ran == StepKind::kWait) continue;
     // Decoding goes on in both kinds of step.
     for (Request& q : running) --q.tokens;
     std::erase_if(running, [&](const Request& q) {
@@ -176,6 +176,7 @@ TEST(Voting, RanksStepAlikeWhateverArrives) {
       RC_ASSERT((first.ran == StepKind::kPrefill) == any_planned);
       if (first.ran != StepKind::kPrefill && first.ran != StepKind::kStop)
         RC_ASSERT((first.ran == StepKind::kDecode) == any_decode);
+      if (first.ran == StepKind::kIdle) RC_ASSERT(!any_wish);
       // Whoever waits is tried within the interval of ANY.
       for (size_t rank = 0; rank < logs.size(); ++rank) {
         int& since_round = waiting_since[rank];

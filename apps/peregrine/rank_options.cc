@@ -1,0 +1,94 @@
+#include "rank_options.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "base/fail.h"
+#include "engine/model_impl.h"
+
+namespace peregrine {
+namespace {
+
+constexpr double kLoadPatienceSeconds = 3600;  // between the first rank and the last to load
+constexpr unsigned kLastWordSeconds = 3;
+
+// Other threads may be in the middle of anything, and the other ranks wait: nothing is unwound.
+// Of several threads that notice, one speaks.
+void end_process(const std::string& sentence) {
+  static std::atomic_flag speaking;
+  while (speaking.test_and_set()) pause();
+  fmt::print(stderr, "peregrine: {}\n", sentence);
+  _exit(1);
+}
+
+// mpirun ends the ranks that are left when one has died. They get the time to notice themselves and
+// to name it.
+void end_soon(int) { alarm(kLastWordSeconds); }
+
+}  // namespace
+
+void add_rank_options(CLI::App& command, RankFlags& flags) {
+  command
+      .add_option("--ep", flags.ep,
+                  "Under mpirun -n N: N shares the routed experts among the ranks, 1 gives every "
+                  "rank all of them (default: N)")
+      ->check(CLI::Range(1, 4096));
+  command
+      .add_option("--dp", flags.dp,
+                  "Under mpirun: ranks that take requests (default: as many as "
+                  "the command can use)")
+      ->check(CLI::Range(1, 4096));
+  command
+      .add_option("--rank-timeout", flags.timeout_seconds,
+                  "Seconds without a sign of another rank after which the run ends (default: 8)")
+      ->check(CLI::Range(0.1, 3600.0));
+}
+
+Ranks::Ranks(const RankFlags& flags, int most_dp) {
+  const int started = launched_ranks();
+  const int most = most_dp == 0 ? started : std::min(most_dp, started);
+  const int ep = flags.ep == 0 ? started : flags.ep;
+  dp_ = flags.dp == 0 ? most : flags.dp;
+  if (ep != 1 && ep != started)
+    fail(ErrorKind::kInvalidArgument,
+         "--ep {} with {} rank(s): expected 1 or as many as mpirun -n starts", ep, started);
+  if (dp_ > most)
+    fail(ErrorKind::kInvalidArgument, "--dp {} with {} rank(s): this command can use {}", dp_,
+         started, most);
+  if (started > 1 && ep == 1 && dp_ != started)
+    fail(ErrorKind::kInvalidArgument,
+         "--ep 1 --dp {} with {} ranks: {} would have nothing to do, expected --dp {}", dp_,
+         started, started - dp_, started);
+
+  group_ = join_ranks();
+  const CommunicatorOptions options{.timeout_seconds = flags.timeout_seconds,
+                                    .on_failure = end_process};
+  control_ = group_->open(options);
+  if (!several()) return;
+  signal(SIGTERM, end_soon);
+  if (ep == 1) return;
+  experts_ = std::make_unique<RankExperts>(group_->open(options));
+  votes_ = std::make_unique<VoteChannel>(group_->open(options));
+  voting_ = std::make_unique<Voting>(*votes_, VotingOptions{});
+}
+
+std::shared_ptr<const Model> Ranks::load(ModelOptions options) {
+  if (experts_ && options.device == "cuda")
+    fail(ErrorKind::kInvalidArgument,
+         "--device cuda with {} ranks: experts are shared over ranks on the CPU only so far",
+         ranks());
+  if (several() && options.threads == 0)
+    options.threads =
+        std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / group_->local_ranks());
+  return load_model(options, exchange());
+}
+
+void Ranks::wait_for_all() { control_->barrier("start", kLoadPatienceSeconds); }
+
+}  // namespace peregrine

@@ -1,0 +1,58 @@
+// Which part of a model and of the work each of several ranks takes (docs/parallel.md): options
+// shared by the commands that can run under mpirun, and what they make of them.
+#pragma once
+
+#include <memory>
+
+#include "model_options.h"
+#include "parallel/rank_experts.h"
+#include "parallel/rank_group.h"
+#include "parallel/vote_channel.h"
+
+namespace CLI {
+class App;
+}
+
+namespace peregrine {
+
+struct RankFlags {
+  int ep = 0;  // ranks that share the experts of a layer; 0: not given
+  int dp = 0;  // ranks that take requests; 0: not given
+  double timeout_seconds = 8;
+};
+
+// --ep, --dp, --rank-timeout
+void add_rank_options(CLI::App& command, RankFlags& flags);
+
+// The ranks of this run. Made before the model is loaded; lives until the command ends.
+class Ranks {
+ public:
+  // `most_dp`: ranks that can take requests in this command, 0: all. Throws
+  // Error(kInvalidArgument) when the flags do not fit the ranks that were started.
+  Ranks(const RankFlags& flags, int most_dp);
+
+  int rank() const { return group_->rank(); }
+  int ranks() const { return group_->ranks(); }
+  bool several() const { return ranks() > 1; }
+  int dp() const { return dp_; }
+  bool takes_requests() const { return rank() < dp_; }
+
+  // As load_model(), with only this rank's experts. Cores of a host are divided among its ranks.
+  std::shared_ptr<const Model> load(ModelOptions options);
+
+  ExpertExchange* exchange() { return experts_.get(); }  // null: every rank has all experts
+  StepGroup* step_group() { return voting_.get(); }      // null: ranks step as they like
+  Communicator& control() { return *control_; }          // for the command's own thread
+  // Until all ranks have loaded and are ready to step.
+  void wait_for_all();
+
+ private:
+  std::unique_ptr<RankGroup> group_;
+  int dp_ = 1;
+  std::unique_ptr<Communicator> control_;
+  std::unique_ptr<RankExperts> experts_;
+  std::unique_ptr<VoteChannel> votes_;
+  std::unique_ptr<Voting> voting_;
+};
+
+}  // namespace peregrine

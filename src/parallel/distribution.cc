@@ -1,0 +1,48 @@
+#include "parallel/distribution.h"
+
+#include "base/fail.h"
+#include "checkpoint/checkpoint.h"
+
+namespace peregrine {
+namespace {
+
+int64_t stored_bytes(const TensorSpec& spec) {
+  int64_t elements = 1;
+  for (const int64_t size : spec.shape) elements *= size;
+  return elements * dtype_bits(spec.dtypes.front()) / 8;
+}
+
+}  // namespace
+
+ExpertRange expert_share(int experts, int rank, int ranks) {
+  if (experts < ranks)
+    fail(ErrorKind::kInvalidArgument, "{} experts for {} ranks: expected at least one each",
+         experts, ranks);
+  return {experts * rank / ranks, experts * (rank + 1) / ranks};
+}
+
+std::vector<RankShare> plan_ranks(const ModelConfig& config, int ranks) {
+  std::vector<RankShare> shares;
+  for (int rank = 0; rank < ranks; ++rank) {
+    RankShare& share = shares.emplace_back();
+    share.experts = expert_share(config.n_routed_experts, rank, ranks);
+    if (config.has_drafter())
+      share.drafter_experts = expert_share(config.dspark_n_routed_experts, rank, ranks);
+  }
+  for (const TensorSpec& spec : tensor_table(config)) {
+    if (spec.optional) continue;
+    const int64_t bytes = stored_bytes(spec);
+    const auto expert = routed_expert_of(spec.name);
+    for (RankShare& share : shares) {
+      const bool drafter = spec.name.starts_with("mtp.");
+      if (!expert) {
+        share.other_bytes += bytes;
+      } else if ((drafter ? share.drafter_experts : share.experts).holds(*expert)) {
+        share.expert_bytes += bytes;
+      }
+    }
+  }
+  return shares;
+}
+
+}  // namespace peregrine

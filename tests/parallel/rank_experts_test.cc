@@ -1,0 +1,309 @@
+// Expert parallelism over threads: layers of experts, whole steps, sessions and engines of several
+// ranks against a single process, bit for bit.
+#include "parallel/rank_experts.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <future>
+#include <map>
+#include <random>
+
+#include "checkpoint/inventory.h"
+#include "engine/model_impl.h"
+#include "engine/tiny.h"
+#include "formats/bf16.h"
+#include "formats/quantize.h"
+#include "parallel/distribution.h"
+#include "parallel/vote_channel.h"
+#include "peregrine/engine.h"
+#include "thread_group.h"
+
+namespace peregrine::test {
+namespace {
+
+// The claim that lets rows travel as FP8: quantising what codes mean gives the same values again.
+TEST(RankExperts, QuantisingTwiceIsQuantisingOnce) {
+  std::mt19937 random(7);
+  std::vector<float> row(kActBlock), once, twice;
+  for (int i = 0; i < 20000; ++i) {
+    const int exponent = static_cast<int>(random() % 40) - 30;
+    for (float& x : row) {
+      const float unit = static_cast<float>(static_cast<int32_t>(random())) * 0x1p-31f;
+      x = round_bf16(std::ldexp(unit, exponent - static_cast<int>(random() % 20)));
+    }
+    // The largest element meets every mantissa, around the point where the scale changes.
+    row[random() % kActBlock] = std::ldexp(1.75f + static_cast<float>(i % 256) / 1024, exponent);
+    once = row;
+    act_quant_in_place(once.data(), kActBlock);
+    twice = once;
+    act_quant_in_place(twice.data(), kActBlock);
+    ASSERT_EQ(std::memcmp(once.data(), twice.data(), kActBlock * sizeof(float)), 0) << i;
+  }
+}
+
+// One model a rank with its share of the experts.
+class Group {
+ public:
+  Group(int ranks, const std::string& device = "cpu") : threads_(ranks) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      exchanges_.push_back(std::make_unique<RankExperts>(threads_.open(rank, 0)));
+      models_.push_back(Model::Impl::load(model_path("tiny"), {.device = device, .threads = 1},
+                                          exchanges_.back().get()));
+    }
+  }
+  int ranks() const { return threads_.ranks(); }
+  ThreadGroup& threads() { return threads_; }
+  RankExperts& exchange(int rank) { return *exchanges_[static_cast<size_t>(rank)]; }
+  std::shared_ptr<const Model> model(int rank) { return models_[static_cast<size_t>(rank)]; }
+
+ private:
+  ThreadGroup threads_;
+  std::vector<std::unique_ptr<RankExperts>> exchanges_;
+  std::vector<std::shared_ptr<const Model>> models_;
+};
+
+// Rows, routing and output of one call with four experts a row.
+struct Call {
+  static constexpr int64_t kActive = 4;
+  std::vector<float> u, out, weights;
+  std::vector<int32_t> ids;
+  int64_t rows, dim;
+
+  Call(const ModelConfig& c, int64_t rows_in, uint32_t seed) : rows(rows_in), dim(c.dim) {
+    std::mt19937 random(seed);
+    const auto unit = [&] { return static_cast<float>(static_cast<int32_t>(random())) * 0x1p-31f; };
+    for (int64_t i = 0; i < rows * dim; ++i) u.push_back(round_bf16(unit()));
+    for (int64_t r = 0; r < rows; ++r) {
+      std::vector<int32_t> all(static_cast<size_t>(c.n_routed_experts));
+      for (size_t e = 0; e < all.size(); ++e) all[e] = static_cast<int32_t>(e);
+      std::shuffle(all.begin(), all.end(), random);
+      all.resize(kActive);
+      std::sort(all.begin(), all.end());
+      ids.insert(ids.end(), all.begin(), all.end());
+      for (int64_t k = 0; k < kActive; ++k) weights.push_back(std::abs(unit()));
+    }
+    out.resize(u.size());
+  }
+  ExpertsArgs args(const MoeWeights& w) {
+    return {.u = {u.data(), rows, dim, Elem::kF32},
+            .ids = {ids.data(), rows, kActive, Elem::kI32},
+            .weights = {weights.data(), rows, kActive, Elem::kF32},
+            .routed = w.routed,
+            .shared = &w.shared,
+            .out = {out.data(), rows, dim, Elem::kF32}};
+  }
+};
+
+// A checkpoint's weights on a backend, all of them or one rank's.
+struct Bound {
+  Bound(const std::string& path, const std::string& device, ExpertExchange* exchange)
+      : checkpoint(Checkpoint::open(path)),
+        backend(make_backend(device, checkpoint.config, Weights::numerics(*checkpoint.source),
+                             {.threads = 1})),
+        weights(checkpoint.config, *checkpoint.source, *backend, exchange) {}
+  Checkpoint checkpoint;
+  std::unique_ptr<Backend> backend;
+  Weights weights;
+};
+
+// Quantised experts travel as FP8; in f32, where sums show their order in almost every bit, as they
+// are.
+class OneLayer : public testing::TestWithParam<std::pair<const char*, const char*>> {};
+
+TEST_P(OneLayer, EqualsOneProcess) {
+  const auto [name, device] = GetParam();
+  const std::string path = std::string(name) == "tiny" ? model_path("tiny") : data_path(name);
+  constexpr int kRanks = 3;
+  Bound whole(path, device, nullptr);
+  ThreadGroup threads(kRanks);
+  std::vector<Call> calls, expected;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const int64_t rows = rank == 1 ? 0 : 3 + 20 * rank;
+    calls.emplace_back(whole.checkpoint.config, rows, 90u + static_cast<uint32_t>(rank));
+    expected.push_back(calls.back());
+    if (rows > 0) whole.backend->experts(expected.back().args(whole.weights.layers[2].moe));
+  }
+  const auto errors = ThreadGroup::run(kRanks, [&](int rank) {
+    RankExperts exchange(threads.open(rank, 0));
+    Bound mine(path, device, &exchange);
+    exchange.experts(*mine.backend, 2,
+                     calls[static_cast<size_t>(rank)].args(mine.weights.layers[2].moe));
+  });
+  for (size_t rank = 0; rank < kRanks; ++rank) {
+    EXPECT_EQ(errors[rank], "");
+    EXPECT_EQ(std::memcmp(calls[rank].out.data(), expected[rank].out.data(),
+                          calls[rank].out.size() * sizeof(float)),
+              0)
+        << "rank " << rank;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(RankExperts, OneLayer,
+                         testing::Values(std::pair{"tiny", "cpu"}, std::pair{"tiny", "reference"},
+                                         std::pair{"backbone_fp32", "cpu"},
+                                         std::pair{"backbone_quant", "cpu"}));
+
+TEST(RankExperts, HoldsOnlyItsShare) {
+  Group group(3);
+  std::vector<int> holders(16, 0);
+  for (int rank = 0; rank < 3; ++rank) {
+    const Weights& w = group.model(rank)->impl().weights;
+    for (size_t e = 0; e < 16; ++e) holders[e] += w.layers[4].moe.routed[e].w1 ? 1 : 0;
+  }
+  EXPECT_EQ(holders, std::vector<int>(16, 1));
+}
+
+TEST(RankExperts, PlanOfRanksCoversTheModelOnce) {
+  const ModelConfig& c = tiny_model()->impl().config();
+  for (const int ranks : {1, 3, 8}) {
+    const auto shares = plan_ranks(c, ranks);
+    ASSERT_EQ(static_cast<int>(shares.size()), ranks);
+    int64_t experts = 0;
+    int next = 0;
+    for (const RankShare& share : shares) {
+      EXPECT_EQ(share.experts.begin, next);
+      EXPECT_GT(share.experts.end, share.experts.begin);
+      next = share.experts.end;
+      experts += share.expert_bytes;
+      EXPECT_EQ(share.other_bytes, shares[0].other_bytes);
+    }
+    EXPECT_EQ(next, c.n_routed_experts);
+    EXPECT_EQ(experts + shares[0].other_bytes, take_inventory(c).bytes);
+  }
+  expect_refusal(ErrorKind::kInvalidArgument, "8 experts for 9 ranks",
+                 [&] { plan_ranks(c, 9); });  // of a draft stage
+}
+
+// A session on rank 0; the other ranks lend their experts.
+TEST(RankExperts, SessionEqualsOneProcess) {
+  const Ids prompt = random_tokens(150, 5);
+  for (const PrefillMode prefill : {PrefillMode::kExact, PrefillMode::kReplay}) {
+    const SessionOptions options{.chunk_tokens = 48, .prefill = prefill, .draft_rows = 4};
+    const auto rows_of = [&](std::shared_ptr<const Model> model) {
+      Session session(std::move(model), options);
+      session.sync(prompt);
+      Rows rows = copied(session.logits());
+      const Rows more = greedy_rows(session, 6);
+      rows.insert(rows.end(), more.begin(), more.end());
+      const Rows drafts = draft_rows(session, 17, 4);
+      rows.insert(rows.end(), drafts.begin(), drafts.end());
+      return rows;
+    };
+    const Rows expected = rows_of(tiny_model());
+    Group group(2);
+    Rows found;
+    const auto errors = ThreadGroup::run(2, [&](int rank) {
+      const auto model = group.model(rank);
+      const Model::Impl& m = model->impl();
+      if (rank == 0) {
+        found = rows_of(model);
+        group.exchange(0).open_pass(Pass::kEnd, false);
+      } else {
+        while (join_pass(*m.backend, m.config(), m.weights, Pass::kNone) != Pass::kEnd) {
+        }
+      }
+    });
+    for (const std::string& error : errors) EXPECT_EQ(error, "");
+    EXPECT_TRUE(same_bits(expected, found));
+    EXPECT_GT(group.exchange(0).bytes_sent(), 0);
+  }
+}
+
+// -- engines -------------------------------------------------------------------------------------
+
+// Mixed requests: short and long prompts, greedy and sampled, with and without drafts.
+std::vector<Request> mixed_requests(int count) {
+  std::vector<Request> requests;
+  std::mt19937 random(11);
+  for (int i = 0; i < count; ++i) {
+    Request r;
+    if (i % 3 == 0) {
+      r.prompt = expected_texts()[static_cast<size_t>(i) % expected_texts().size()].prompt;
+    } else {
+      r.prompt = random_tokens(1 + random() % 120, static_cast<uint32_t>(i));
+    }
+    r.max_tokens = 4 + static_cast<int>(random() % 20);
+    r.sampling.seed = static_cast<uint64_t>(i);
+    r.sampling.temperature = i % 2 == 0 ? 0.0 : 0.8;
+    r.sampling.logprobs = 0;
+    r.draft.mode = i % 4 == 3 ? DraftMode::kOff : DraftMode::kFixed;
+    r.draft.drafts = 1 + i % 5;
+    requests.push_back(std::move(r));
+  }
+  return requests;
+}
+
+struct Answer {
+  Ids tokens;
+  std::vector<double> logprobs;  // of the tokens: every bit of the logits shows in them
+  EndReason reason = EndReason::kError;
+  std::string error;
+  bool operator==(const Answer&) const = default;
+};
+
+// Few slots and pages, so that requests wait, and small steps, so that prompts come in chunks.
+EngineOptions small_engine() {
+  return {.max_running = 4,
+          .max_step_tokens = 64,
+          .context_tokens = 512,
+          .kv_bytes = 2 << 20,
+          .prefill = PrefillMode::kExact,
+          .prefix_cache = PrefixCacheMode::kExact};
+}
+
+// Answers to the requests whose number leaves `rank` when divided by `dp`.
+void answer_share(Engine& engine, const std::vector<Request>& requests, int rank, int dp,
+                  std::vector<Answer>& answers) {
+  std::vector<std::promise<void>> ends(requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (static_cast<int>(i) % dp != rank) continue;
+    engine.submit(requests[i], [&, i](const Event& event) {
+      Answer& answer = answers[i];
+      answer.tokens.insert(answer.tokens.end(), event.tokens.begin(), event.tokens.end());
+      for (const TokenLogprobs& l : event.logprobs) answer.logprobs.push_back(l.chosen.logprob);
+      if (!event.finished) return;
+      answer.reason = event.reason;
+      answer.error = event.error;
+      ends[i].set_value();
+    });
+  }
+  for (size_t i = 0; i < requests.size(); ++i)
+    if (static_cast<int>(i) % dp == rank) ends[i].get_future().wait();
+}
+
+std::vector<Answer> answers_of_group(int ranks, int dp, const std::vector<Request>& requests,
+                                     std::vector<std::string>& errors) {
+  Group group(ranks);
+  std::vector<Answer> answers(requests.size());
+  errors = ThreadGroup::run(ranks, [&](int rank) {
+    VoteChannel votes(group.threads().open(rank, 1));
+    Voting voting(votes, {});
+    Engine engine(group.model(rank), small_engine(), &voting);
+    if (rank < dp) answer_share(engine, requests, rank, dp, answers);
+  });
+  return answers;
+}
+
+TEST(RankEngines, AnswersEqualOneProcess) {
+  const std::vector<Request> requests = mixed_requests(reduced(32, 4));
+  std::vector<Answer> expected(requests.size());
+  {
+    Engine engine(tiny_model(), small_engine());
+    answer_share(engine, requests, 0, 1, expected);
+  }
+  for (const Answer& answer : expected) ASSERT_NE(answer.reason, EndReason::kError);
+  for (const auto& [ranks, dp] : {std::pair{2, 2}, {4, 4}, {3, 1}}) {
+    std::vector<std::string> errors;
+    const auto found = answers_of_group(ranks, dp, requests, errors);
+    for (const std::string& error : errors) EXPECT_EQ(error, "");
+    for (size_t i = 0; i < requests.size(); ++i)
+      EXPECT_TRUE(found[i] == expected[i])
+          << "request " << i << " on " << ranks << " ranks: " << found[i].error;
+  }
+}
+
+}  // namespace
+}  // namespace peregrine::test
