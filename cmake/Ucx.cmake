@@ -4,7 +4,8 @@ set(PEREGRINE_WITH_UCX AUTO CACHE STRING "Build state transfer over UCX: AUTO, O
 set_property(CACHE PEREGRINE_WITH_UCX PROPERTY STRINGS AUTO ON OFF)
 
 set(PEREGRINE_UCX OFF)
-if(NOT PEREGRINE_WITH_UCX STREQUAL "OFF")
+# Its hooks on memory calls run before ThreadSanitizer knows a new thread, which ends the program.
+if(NOT PEREGRINE_WITH_UCX STREQUAL "OFF" AND NOT PEREGRINE_SANITIZE STREQUAL "thread")
   pkg_check_modules(UCX IMPORTED_TARGET ucx>=1.13)
   if(UCX_FOUND)
     set(PEREGRINE_UCX ON)
