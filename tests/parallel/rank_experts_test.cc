@@ -134,6 +134,8 @@ TEST_P(OneLayer, EqualsOneProcess) {
   });
   for (size_t rank = 0; rank < kRanks; ++rank) {
     EXPECT_EQ(errors[rank], "");
+    ASSERT_EQ(calls[rank].out.size(), expected[rank].out.size());
+    if (calls[rank].out.empty()) continue;  // a rank without rows
     EXPECT_EQ(std::memcmp(calls[rank].out.data(), expected[rank].out.data(),
                           calls[rank].out.size() * sizeof(float)),
               0)
