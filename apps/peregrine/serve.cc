@@ -14,6 +14,7 @@
 #include "sampling_options.h"
 #include "server/auth.h"
 #include "server/server.h"
+#include "sharing_options.h"
 #include "toml_config.h"
 
 namespace peregrine {
@@ -24,6 +25,7 @@ struct ServeOptions {
   DraftFlags draft;
   EngineOptions engine;
   ServerOptions server;
+  SharingFlags sharing;
   std::vector<std::string> api_keys;
   std::string prefix_cache = "replay";
   std::string config;  // file
@@ -73,12 +75,15 @@ void run(ServeOptions& o) {
   o.server.api_keys = read_api_keys(o.api_keys);
   if (o.server.model_name.empty()) o.server.model_name = name_of_model(o.model.model);
   // The address is taken first, so that a port in use is known before a long load and probes see
-  // that the model is on its way. The server ends before the engine that it uses.
+  // that the model is on its way. The server ends before the engine that it uses, and that before
+  // sharing, which it gives its last states to.
+  std::unique_ptr<SharingSetup> sharing;
   std::unique_ptr<Engine> engine;
   Server server(o.server);
   const auto model = load_model(o.model);
   engine = std::make_unique<Engine>(model, engine_options(o));
-  server.serve(*engine, draft_options(o.draft, *model));
+  if (!o.sharing.directory.empty()) sharing = std::make_unique<SharingSetup>(o.sharing, *engine);
+  server.serve(*engine, draft_options(o.draft, *model), sharing ? sharing->sharing() : nullptr);
   write_output(fmt::format("Serving {} at {}://{}:{}\n", o.server.model_name,
                            server.tls() ? "https" : "http", o.server.host, server.port()));
   flush_output();
@@ -117,6 +122,10 @@ void add_http_options(CLI::App& command, ServeOptions& o) {
       .add_option("--shutdown-seconds", s.shutdown_seconds,
                   "Time that running requests get to end after SIGTERM (default: 30)")
       ->check(CLI::NonNegativeNumber);
+  command.add_option("--conversation-header", s.conversation_header,
+                     "Header that names a request's conversation (default: X-Session-ID)");
+  command.add_flag("--strict-conversations", s.strict_conversations,
+                   "Refuse requests with earlier answers that name no conversation");
   command.add_flag("--log-prompts", s.log_prompts, "Write request bodies into the log");
 }
 
@@ -149,6 +158,7 @@ void add_serve(CLI::App& app) {
   command->add_option("--config", o->config, "TOML file with these options under their long names");
   add_http_options(*command, *o);
   add_engine_options(*command, *o);
+  add_sharing_options(*command, o->sharing);
   add_model_options(*command, o->model);
   add_draft_options(*command, o->draft);
   command->callback([o, command] {

@@ -1,5 +1,7 @@
 #include "server/answer.h"
 
+#include "server/conversation.h"
+
 namespace peregrine {
 namespace {
 
@@ -14,6 +16,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
   void start() {
     std::vector<std::shared_ptr<Generation>> started;
     try {
+      share_conversation(service_, exchange_->request(), plan_.choices);
       for (size_t i = 0; i < plan_.choices.size(); ++i) {
         // Updates may come before begin(): they wait.
         auto deliver = [self = shared_from_this(), i](GenerationUpdate update) {

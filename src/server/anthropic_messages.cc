@@ -55,8 +55,8 @@ void handle_anthropic_count_tokens(Service& service, const std::shared_ptr<Excha
   const JsonValue body = parse_body(exchange->request());
   RequestFields fields(body);
   parse_model(fields, service);
-  const ChatPrompt prompt = make_chat_prompt(service, anthropic_chat(body, fields),
-                                             conversation_owner(exchange->request()));
+  const ChatPrompt prompt =
+      make_chat_prompt(service, anthropic_chat(body, fields), exchange->request());
   JsonWriter w;
   w.begin_object().member("input_tokens", prompt.ids.size()).end_object();
   exchange->respond({.body = w.take()});

@@ -25,7 +25,7 @@ void set_tools(ChatRequest& chat, std::vector<Tool> tools, std::optional<JsonVal
 void start_chat_call(Service& service, const std::shared_ptr<Exchange>& exchange, ChatCall call,
                      const std::string& endpoint, const std::string& id,
                      const MakeFormatter& make) {
-  ChatPrompt prompt = make_chat_prompt(service, call.chat, conversation_owner(exchange->request()));
+  ChatPrompt prompt = make_chat_prompt(service, call.chat, exchange->request());
   ChatOutline outline{.prompt_tokens = static_cast<int64_t>(prompt.ids.size()), .headers = {}};
   if (!call.warning.empty()) outline.headers.emplace_back("X-Peregrine-Warning", call.warning);
 

@@ -1,6 +1,7 @@
 #include "server/chat_prompt.h"
 
 #include "server/api_error.h"
+#include "server/conversation.h"
 #include "server/output_format.h"
 #include "text/control_tokens.h"
 #include "text/prompt.h"
@@ -45,7 +46,8 @@ std::vector<std::shared_ptr<const SampledTurn>> known_turns(const Service& servi
 }  // namespace
 
 ChatPrompt make_chat_prompt(const Service& service, const ChatRequest& request,
-                            const std::string& owner) {
+                            const HttpRequest& http) {
+  require_conversation(service, request, http);
   const RenderedPrompt rendered = render_prompt(request);
   if (!rendered.images.empty())
     throw ApiError(400, "messages holds images, but this server reads text only", "messages",
@@ -56,10 +58,16 @@ ChatPrompt make_chat_prompt(const Service& service, const ChatRequest& request,
                    "last, or an assistant message with prefix: true",
                    "messages", "invalid_value");
   ChatPrompt prompt;
-  ConversationKey conversation(owner);
+  ConversationKey conversation(conversation_owner(http));
   if (service.options.exact_turns) {
-    const auto turns = known_turns(service, request, conversation);
-    prompt.ids = encode_with_turns(rendered, service.tokenizer, turns);
+    const ConversationKey start = conversation;
+    prompt.ids =
+        encode_with_turns(rendered, service.tokenizer, known_turns(service, request, conversation));
+    if (learn_turns(service, request, http, start, prompt.ids)) {
+      conversation = start;
+      prompt.ids = encode_with_turns(rendered, service.tokenizer,
+                                     known_turns(service, request, conversation));
+    }
     if (!request.messages.back().prefix) prompt.conversation = conversation;
   } else {
     prompt.ids = encode_prompt(rendered, service.tokenizer);
@@ -78,13 +86,6 @@ ChatPrompt make_chat_prompt(const Service& service, const ChatRequest& request,
   prompt.forced_ids = service.tokenizer.encode(prompt.forced, SpecialTokens::kRecognise);
   prompt.ids.insert(prompt.ids.end(), prompt.forced_ids.begin(), prompt.forced_ids.end());
   return prompt;
-}
-
-std::string conversation_owner(const HttpRequest& request) {
-  std::string owner;
-  for (const char* name : {"authorization", "x-api-key"})
-    if (const std::string* value = request.header(name)) owner += *value + "\n";
-  return owner;
 }
 
 std::function<void(size_t, const GenerationEnd&)> remember_answer(Service& service,

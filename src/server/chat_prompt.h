@@ -27,17 +27,14 @@ struct ChatPrompt {
 };
 
 // Renders and tokenises; earlier answers of this server become the tokens that were sampled.
-// `owner`: whose conversation it is (conversation_owner()). Throws ApiError 400 for images and for
-// conversations that end with the assistant's turn.
+// `http`: names the conversation and whose it is (conversation.h). Throws ApiError 400 for images
+// and for conversations that end with the assistant's turn.
 //
 // tool_choice "required" and a named function end the prompt with the opening of the call (for a
 // named function with its name), after an empty reasoning when thinking is on; what follows is held
 // to the form of calls, as the content is to response_format (output_format.h).
 ChatPrompt make_chat_prompt(const Service& service, const ChatRequest& request,
-                            const std::string& owner);
-
-// Whoever shows the same key owns the same conversations.
-std::string conversation_owner(const HttpRequest& request);
+                            const HttpRequest& http);
 
 // Keeps a finished answer for the next request; for AnswerPlan::on_end.
 std::function<void(size_t, const GenerationEnd&)> remember_answer(Service& service,

@@ -51,12 +51,20 @@ const Route& HttpRouter::find(const HttpRequest& request) const {
 void HttpRouter::handle(const std::shared_ptr<Exchange>& exchange) const {
   const HttpRequest& request = exchange->request();
   Dialect dialect = dialect_of(request);
-  try {
+  answer_errors(exchange, dialect, [&] {
     const Route& route = find(request);
     if (route.dialect == Dialect::kAnthropic) dialect = route.dialect;
     if (!route.open && !auth_.allows(request))
       throw ApiError(401, "the API key is missing or wrong", {}, "invalid_api_key");
     route.handle(exchange);
+  });
+}
+
+void answer_errors(const std::shared_ptr<Exchange>& exchange, const Dialect& dialect,
+                   const std::function<void()>& work) {
+  const HttpRequest& request = exchange->request();
+  try {
+    work();
   } catch (const ApiError& error) {
     exchange->respond(error_response(error, dialect));
   } catch (const Error& error) {

@@ -41,6 +41,11 @@ class HttpRouter {
   std::vector<Route> routes_;
 };
 
+// Runs work that answers the exchange; what it throws becomes the answer, in a dialect that the
+// work may still change. Never throws.
+void answer_errors(const std::shared_ptr<Exchange>& exchange, const Dialect& dialect,
+                   const std::function<void()>& work);
+
 // For errors outside any route: Anthropic's when the request has its headers or path.
 Dialect dialect_of(const HttpRequest& request);
 

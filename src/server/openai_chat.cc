@@ -11,8 +11,7 @@ namespace peregrine {
 void handle_chat_completions(Service& service, const std::shared_ptr<Exchange>& exchange) {
   const JsonValue body = parse_body(exchange->request());
   OpenAiChatRequest request = parse_openai_chat(body, service);
-  ChatPrompt prompt =
-      make_chat_prompt(service, request.chat, conversation_owner(exchange->request()));
+  ChatPrompt prompt = make_chat_prompt(service, request.chat, exchange->request());
 
   request.sampling.constraint = std::move(prompt.constraint);
   GenerationRequest one{.engine = engine_request(service, {.prompt = std::move(prompt.ids),

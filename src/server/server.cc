@@ -6,12 +6,14 @@
 #include <thread>
 
 #include "server/anthropic_messages.h"
+#include "server/conversation.h"
 #include "server/json_writer.h"
 #include "server/models.h"
 #include "server/openai_chat.h"
 #include "server/openai_completions.h"
 #include "server/page.h"
 #include "server/responses.h"
+#include "server/sharing_metrics.h"
 #include "server/tokenize.h"
 
 namespace peregrine {
@@ -78,6 +80,7 @@ Server::~Server() {
   if (!service_) return;
   service_->draining = true;
   http_->close();
+  if (service_->sharing) service_->sharing->finish();
   service_->engine.drain(0);  // no callback may come once the connections' threads have ended
 }
 
@@ -87,8 +90,8 @@ void Server::handle(const std::shared_ptr<Exchange>& exchange) {
   router_.load()->handle(exchange);
 }
 
-void Server::serve(Engine& engine, const DraftOptions& draft) {
-  service_ = std::make_unique<Service>(engine, options_, draft);
+void Server::serve(Engine& engine, const DraftOptions& draft, Sharing* sharing) {
+  service_ = std::make_unique<Service>(engine, options_, draft, sharing);
   full_router_ = make_router();
   router_ = full_router_.get();
 }
@@ -140,7 +143,9 @@ std::unique_ptr<HttpRouter> Server::make_router() const {
   router->add(
       {.method = "GET", .path = "/metrics", .handle = [this](const std::shared_ptr<Exchange>& e) {
          e->respond({.content_type = "text/plain; version=0.0.4; charset=utf-8",
-                     .body = service_->metrics.text(http_->connections())});
+                     .body = service_->metrics.text(http_->connections()) +
+                             (service_->sharing ? sharing_text(service_->sharing->stats())
+                                                : std::string())});
        }});
 
   const auto add = [&](const char* method, const char* path, auto handler, bool with_rest = false) {
@@ -160,13 +165,30 @@ std::unique_ptr<HttpRouter> Server::make_router() const {
                      },
                  .with_rest = with_rest});
   };
+  // Handlers that generate wait for the conversation's state, on a thread that may.
+  const auto add_generating = [&](const char* path, auto handler) {
+    add("POST", path, [handler](Service& s, const std::shared_ptr<Exchange>& e) {
+      if (!s.sharing || !conversation_of(s, e->request())) return handler(s, e);
+      const auto work = [&s, handler, e] {
+        answer_errors(e, dialect_of(e->request()), [&] { handler(s, e); });
+      };
+      if (!s.sharing->run(work)) {
+        ApiError full{429,
+                      "the queue is full: too many requests are being prepared",
+                      {},
+                      "rate_limit_exceeded"};
+        full.retry_after_seconds = 1;
+        throw full;
+      }
+    });
+  };
   add("GET", "/models", handle_models, true);
   add("GET", "/engine/stats", handle_engine_stats);
-  add("POST", "/chat/completions", handle_chat_completions);
-  add("POST", "/messages", handle_anthropic_messages);
-  add("POST", "/responses", handle_responses);
+  add_generating("/chat/completions", handle_chat_completions);
+  add_generating("/messages", handle_anthropic_messages);
+  add_generating("/responses", handle_responses);
   add("POST", "/messages/count_tokens", handle_anthropic_count_tokens);
-  add("POST", "/completions", handle_completions);
+  add_generating("/completions", handle_completions);
   add("POST", "/tokenize", handle_tokenize);
   add("POST", "/detokenize", handle_detokenize);
   return router;
@@ -176,6 +198,7 @@ void Server::shut_down() {
   if (service_) {
     service_->draining = true;
     spdlog::info("shutting down: running requests have {} s to end", options_.shutdown_seconds);
+    if (service_->sharing) service_->sharing->finish();
     service_->engine.drain(options_.shutdown_seconds);
   }
   http_->close();

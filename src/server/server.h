@@ -30,8 +30,9 @@ class Server {
   int port() const { return http_->port(); }
   bool tls() const { return !options_.tls_certificate.empty(); }
 
-  // From here on requests are answered; `draft` is what they all use.
-  void serve(Engine& engine, const DraftOptions& draft);
+  // From here on requests are answered; `draft` is what they all use. `sharing` null: conversations
+  // stay on this server.
+  void serve(Engine& engine, const DraftOptions& draft, Sharing* sharing = nullptr);
 
   // Refuses new requests (/readyz says 503), lets running ones end within the configured time,
   // cancels the rest and closes all connections. Blocks.

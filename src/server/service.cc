@@ -14,8 +14,9 @@ constexpr size_t kTurnTokens = size_t{16} << 20;  // 64 MB of ids
 
 }  // namespace
 
-Service::Service(Engine& engine, ServerOptions given, const DraftOptions& draft)
+Service::Service(Engine& engine, ServerOptions given, const DraftOptions& draft, Sharing* sharing)
     : engine(engine),
+      sharing(sharing),
       tokenizer(engine.model().impl().tokenizer),
       options(std::move(given)),
       draft(draft),

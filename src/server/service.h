@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "kvshare/sharing.h"
 #include "peregrine/engine.h"
 #include "sampling/output_constraint.h"
 #include "server/metrics.h"
@@ -16,9 +17,11 @@
 namespace peregrine {
 
 struct Service {
-  Service(Engine& engine, ServerOptions options, const DraftOptions& draft);
+  Service(Engine& engine, ServerOptions options, const DraftOptions& draft,
+          Sharing* sharing = nullptr);
 
   Engine& engine;
+  Sharing* const sharing;  // null: conversations stay on this server
   const Tokenizer& tokenizer;
   const ServerOptions options;
   const DraftOptions draft;

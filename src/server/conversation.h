@@ -1,0 +1,40 @@
+// Which conversation a request belongs to, and what sharing between servers does for it.
+//
+// A client names the conversation in a header. Names of different API keys never meet. Nothing of a
+// name is kept or logged; kvshare/ sees its hash.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/generation.h"
+#include "server/http.h"
+#include "server/sampled_turns.h"
+#include "server/service.h"
+#include "text/chat.h"
+
+namespace peregrine {
+
+// Whoever shows the same key owns the same conversations.
+std::string conversation_owner(const HttpRequest& request);
+
+// conversation_key() of the request's conversation; nothing: it names none.
+std::optional<std::string> conversation_of(const Service& service, const HttpRequest& request);
+
+// Throws ApiError 400 for a second turn without a name where the server is strict.
+void require_conversation(const Service& service, const ChatRequest& chat,
+                          const HttpRequest& request);
+
+// Learns the tokens of earlier answers that another server sampled, from the newest state of the
+// conversation: service.turns finds them from then on. `start`: the key before the first message;
+// `ids`: the prompt as far as this server can render it. True: something was learned. May wait for
+// a fetch; call it on a preparing thread.
+bool learn_turns(const Service& service, const ChatRequest& chat, const HttpRequest& request,
+                 const ConversationKey& start, const std::vector<int32_t>& ids);
+
+// Gives the choices the conversation's state to continue from; the first one announces its own.
+void share_conversation(const Service& service, const HttpRequest& request,
+                        std::vector<GenerationRequest>& choices);
+
+}  // namespace peregrine

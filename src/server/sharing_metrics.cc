@@ -1,0 +1,72 @@
+#include "server/sharing_metrics.h"
+
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+namespace peregrine {
+namespace {
+
+using prometheus::MetricType;
+
+prometheus::ClientMetric value_of(MetricType type, double value) {
+  prometheus::ClientMetric metric;
+  (type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+  return metric;
+}
+
+}  // namespace
+
+std::string sharing_text(const SharingStats& s) {
+  std::vector<prometheus::MetricFamily> all;
+  const auto add = [&](const char* name, const char* help, MetricType type, double value) {
+    all.push_back({std::string("peregrine_sharing_") + name, help, type, {value_of(type, value)}});
+  };
+  const auto count = [&](const char* name, const char* help, auto value) {
+    add(name, help, MetricType::Counter, static_cast<double>(value));
+  };
+  const auto gauge = [&](const char* name, const char* help, auto value) {
+    add(name, help, MetricType::Gauge, static_cast<double>(value));
+  };
+  const auto labelled = [&](const char* name, const char* help, const char* label,
+                            const std::vector<std::pair<std::string, int64_t>>& values) {
+    prometheus::MetricFamily family{
+        std::string("peregrine_sharing_") + name, help, MetricType::Counter, {}};
+    for (const auto& [word, value] : values) {
+      prometheus::ClientMetric metric = value_of(MetricType::Counter, static_cast<double>(value));
+      metric.label = {{label, word}};
+      family.metric.push_back(std::move(metric));
+    }
+    all.push_back(std::move(family));
+  };
+  labelled("requests_total", "Requests of named conversations, by where their state came from",
+           "state",
+           {{"engine", s.engine_hits},
+            {"vault", s.vault_hits},
+            {"remote", s.fetched},
+            {"none", s.misses}});
+  count("fetched_bytes_total", "Bytes read from other servers", s.fetched_bytes);
+  count("fetch_seconds_total", "Time spent reading them", s.fetch_seconds);
+  labelled("fetch_failures_total", "Reads that gave nothing, by cause", "cause",
+           {s.fetch_failures.begin(), s.fetch_failures.end()});
+  count("recompute_chosen_total", "Reads left out because computing was faster",
+        s.recompute_chosen);
+  count("claims_total", "Ended turns that were announced", s.claims);
+  count("stale_total", "Claims on a version that was not the current one", s.stale);
+  count("unpublished_total", "Ended turns that were not announced", s.unpublished);
+  count("reclaimed_total", "States announced again", s.reclaimed);
+  count("directory_failures_total", "Operations the directory did not answer",
+        s.directory_failures);
+  gauge("directory_available", "1: the directory answers", s.directory_available ? 1 : 0);
+  gauge("memory_bytes", "States in host memory", s.vault.memory_bytes);
+  gauge("disk_bytes", "States in files", s.vault.disk_bytes);
+  gauge("conversations", "States kept", s.vault.entries);
+  count("evictions_total", "States given up for room", s.vault.evictions);
+  count("vault_failures_total", "States lost to a fault of a file", s.vault.failures);
+  return prometheus::TextSerializer().Serialize(all);
+}
+
+}  // namespace peregrine
