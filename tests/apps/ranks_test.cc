@@ -240,6 +240,8 @@ TEST(RankedBatch, KilledRankEndsTheRunWithASentence) {
     const TempFolder folder;
     const ProgramResult result = disturb(SIGKILL, moment, folder);
     EXPECT_NE(result.code, 0);
+    // Whoever notices first ends the run: the other rank, or mpirun, which then ends that rank.
+    if (result.err.find("mpirun noticed that process rank 1") != std::string::npos) continue;
     EXPECT_NE(result.err.find("peregrine: rank 0 of 2 stopped in step"), std::string::npos)
         << result.err;
     EXPECT_NE(result.err.find("rank 1 has died, its part of \""), std::string::npos) << result.err;
