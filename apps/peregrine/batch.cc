@@ -102,7 +102,10 @@ BatchEnd run_share(const BatchFlags& flags, Ranks& ranks, const std::string& out
     if (ranks.rank() == 0) report.show(progress, engine);
     return ask_interrupt(interrupts);
   });
-  if (ranks.rank() == 0) report.finish(end, engine);
+  if (ranks.rank() == 0) {
+    report.finish(end, engine);
+    if (ranks.exchange()) fmt::print(stderr, "{}", balance_line(ranks.exchange()->balance_stats()));
+  }
   return {.complete = end.complete, .failed_lines = end.failed + journal.resumed_failures() > 0};
 }
 

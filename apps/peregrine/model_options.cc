@@ -52,12 +52,14 @@ std::string bundled_model() {
   return {};
 }
 
-std::shared_ptr<const Model> load_model(const ModelOptions& options, ExpertExchange* exchange) {
+std::shared_ptr<const Model> load_model(const ModelOptions& options, ExpertExchange* exchange,
+                                        const std::function<void(uint64_t bytes)>& on_bytes) {
   ProgressLine line;
   LoadOptions load{.device = options.device,
                    .threads = options.threads,
                    .gpu_memory_fraction = options.gpu_memory_fraction};
   load.on_progress = [&](const LoadProgress& p) {
+    if (on_bytes) on_bytes(p.bytes_done);
     line.show(fmt::format("Loading: {:.1f} of {:.1f} GB, tensor {} of {}, {:.0f} s",
                           static_cast<double>(p.bytes_done) / 1e9,
                           static_cast<double>(p.bytes_total) / 1e9, p.tensors_done, p.tensors_total,

@@ -2,6 +2,7 @@
 // generate.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -33,9 +34,11 @@ std::string bundled_model();
 
 class ExpertExchange;
 
-// Loads with a progress line; with `exchange` only the experts that this rank holds. Throws Error.
+// Loads with a progress line; with `exchange` only the experts that this rank holds. `on_bytes` is
+// told how many bytes have been read. Throws Error.
 std::shared_ptr<const Model> load_model(const ModelOptions& options,
-                                        ExpertExchange* exchange = nullptr);
+                                        ExpertExchange* exchange = nullptr,
+                                        const std::function<void(uint64_t bytes)>& on_bytes = {});
 
 SessionOptions session_options(const ModelOptions& options, int draft_rows);
 

@@ -7,15 +7,16 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
+#include <numeric>
 #include <thread>
 
 #include "base/fail.h"
 #include "engine/model_impl.h"
+#include "parallel/expert_reader.h"
 
 namespace peregrine {
 namespace {
 
-constexpr double kLoadPatienceSeconds = 3600;  // between the first rank and the last to load
 constexpr unsigned kLastWordSeconds = 3;
 
 // Other threads may be in the middle of anything, and the other ranks wait: nothing is unwound.
@@ -48,9 +49,38 @@ void add_rank_options(CLI::App& command, RankFlags& flags) {
       .add_option("--rank-timeout", flags.timeout_seconds,
                   "Seconds without a sign of another rank after which the run ends (default: 8)")
       ->check(CLI::Range(0.1, 3600.0));
+  BalanceOptions& b = flags.balance;
+  command
+      .add_option("--redundant-experts", b.redundant,
+                  "Copies of busy experts a layer, over all ranks that share the experts "
+                  "(default: 0)")
+      ->check(CLI::Range(0, 65536));
+  command
+      .add_option("--eplb-window", b.window_steps,
+                  "Steps over which chosen experts are counted (default: 1000)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  command
+      .add_option("--eplb-interval", b.interval_steps,
+                  "Steps between re-arrangements of the experts over the ranks; 0: they stay "
+                  "(default: 10000)")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
 }
 
-Ranks::Ranks(const RankFlags& flags, int most_dp) {
+std::string balance_line(const BalanceStats& stats) {
+  const auto& layers = stats.slowest_over_mean;
+  if (layers.empty()) return {};
+  const auto worst = std::max_element(layers.begin(), layers.end());
+  return fmt::format(
+      "experts: re-arranged {} times, {} read anew ({:.1f} MB), steps waited {:.3f} s; "
+      "slowest/mean "
+      "{:.3f} over layers, {:.3f} in layer {}\n",
+      stats.rearrangements, stats.experts_read, static_cast<double>(stats.bytes_read) * 1e-6,
+      stats.stall_seconds,
+      std::accumulate(layers.begin(), layers.end(), 0.0) / static_cast<double>(layers.size()),
+      *worst, worst - layers.begin());
+}
+
+Ranks::Ranks(const RankFlags& flags, int most_dp) : balance_(flags.balance) {
   const int started = launched_ranks();
   const int most = most_dp == 0 ? started : std::min(most_dp, started);
   const int ep = flags.ep == 0 ? started : flags.ep;
@@ -72,6 +102,7 @@ Ranks::Ranks(const RankFlags& flags, int most_dp) {
   control_ = group_->open(options);
   if (!several()) return;
   signal(SIGTERM, end_soon);
+  loading_ = std::make_unique<LoadingWatch>(group_->open_transport(), options);
   if (ep == 1) return;
   experts_ = std::make_unique<RankExperts>(group_->open(options));
   votes_ = std::make_unique<VoteChannel>(group_->open(options));
@@ -86,9 +117,15 @@ std::shared_ptr<const Model> Ranks::load(ModelOptions options) {
   if (several() && options.threads == 0)
     options.threads =
         std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / group_->local_ranks());
-  return load_model(options, exchange());
+  auto model = load_model(options, exchange(), [this](uint64_t bytes) {
+    if (loading_) loading_->progress(bytes);
+  });
+  if (experts_) experts_->balance(experts_of_layers(*model), checkpoint_experts(model), balance_);
+  return model;
 }
 
-void Ranks::wait_for_all() { control_->barrier("start", kLoadPatienceSeconds); }
+void Ranks::wait_for_all() {
+  if (loading_) loading_->wait_for_all();
+}
 
 }  // namespace peregrine

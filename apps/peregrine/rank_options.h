@@ -3,8 +3,10 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "model_options.h"
+#include "parallel/loading_watch.h"
 #include "parallel/rank_experts.h"
 #include "parallel/rank_group.h"
 #include "parallel/vote_channel.h"
@@ -19,10 +21,14 @@ struct RankFlags {
   int ep = 0;  // ranks that share the experts of a layer; 0: not given
   int dp = 0;  // ranks that take requests; 0: not given
   double timeout_seconds = 8;
+  BalanceOptions balance;
 };
 
-// --ep, --dp, --rank-timeout
+// --ep, --dp, --rank-timeout, --redundant-experts, --eplb-window, --eplb-interval
 void add_rank_options(CLI::App& command, RankFlags& flags);
+
+// "experts: re-arranged 3 times, ..." and a newline; empty before the first window of counts.
+std::string balance_line(const BalanceStats& stats);
 
 // The ranks of this run. Made before the model is loaded; lives until the command ends.
 class Ranks {
@@ -40,19 +46,21 @@ class Ranks {
   // As load_model(), with only this rank's experts. Cores of a host are divided among its ranks.
   std::shared_ptr<const Model> load(ModelOptions options);
 
-  ExpertExchange* exchange() { return experts_.get(); }  // null: every rank has all experts
-  StepGroup* step_group() { return voting_.get(); }      // null: ranks step as they like
-  Communicator& control() { return *control_; }          // for the command's own thread
+  RankExperts* exchange() { return experts_.get(); }  // null: every rank has all experts
+  StepGroup* step_group() { return voting_.get(); }   // null: ranks step as they like
+  Communicator& control() { return *control_; }       // for the command's own thread
   // Until all ranks have loaded and are ready to step.
   void wait_for_all();
 
  private:
   std::unique_ptr<RankGroup> group_;
   int dp_ = 1;
+  BalanceOptions balance_;
   std::unique_ptr<Communicator> control_;
   std::unique_ptr<RankExperts> experts_;
   std::unique_ptr<VoteChannel> votes_;
   std::unique_ptr<Voting> voting_;
+  std::unique_ptr<LoadingWatch> loading_;  // null: one rank
 };
 
 }  // namespace peregrine

@@ -32,7 +32,7 @@ WeightFormat format_of(const TensorView& view) {
 // Resolves names to views; one object per load.
 class WeightBinder {
  public:
-  WeightBinder(const ModelConfig& config, const TensorSource& source, Weights& weights)
+  WeightBinder(const ModelConfig& config, const TensorSource& source, const Weights& weights)
       : c_(config), source_(source), w_(weights), backend_(weights.backend_) {}
 
   // "<prefix>.weight" with its "<prefix>.scale" where the format has one.
@@ -202,7 +202,7 @@ class WeightBinder {
 
   const ModelConfig& c_;
   const TensorSource& source_;
-  Weights& w_;
+  const Weights& w_;
   Backend& backend_;
 };
 
@@ -217,6 +217,17 @@ Weights::Weights(const ModelConfig& config, const TensorSource& source, Backend&
   for (int l = 0; l < config.n_layers; ++l)
     layers.push_back(bind.block("layers." + std::to_string(l), l));
   if (config.has_drafter()) drafter = bind.drafter();
+}
+
+std::string Weights::expert_prefix(const ModelConfig& config, int layer, int expert) {
+  const bool stage = layer >= config.n_layers;
+  return (stage ? "mtp." : "layers.") + std::to_string(stage ? layer - config.n_layers : layer) +
+         ".ffn.experts." + std::to_string(expert);
+}
+
+Expert Weights::bind_expert(const ModelConfig& config, const TensorSource& source, int layer,
+                            int expert) const {
+  return WeightBinder(config, source, *this).expert(expert_prefix(config, layer, expert));
 }
 
 Weights::~Weights() {

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "backend/backend.h"
@@ -72,6 +73,13 @@ class Weights {
   Weights(const Weights&) = delete;
   Weights& operator=(const Weights&) = delete;
 
+  // Binds a routed expert that was left out, of drafter stages too (MoeWeights::layer). Beside
+  // steps, by one thread at a time.
+  Expert bind_expert(const ModelConfig& config, const TensorSource& source, int layer,
+                     int expert) const;
+  // "layers.3.ffn.experts.7": the beginning of the names of such an expert's tensors.
+  static std::string expert_prefix(const ModelConfig& config, int layer, int expert);
+
   // The activation type that the stored types imply: f32 for an unquantised f32 checkpoint.
   static Numerics numerics(const TensorSource& source);
 
@@ -84,7 +92,7 @@ class Weights {
  private:
   friend class WeightBinder;
   Backend& backend_;
-  std::vector<void*> owned_;  // widened vectors
+  mutable std::vector<void*> owned_;  // widened vectors, copies of what lay off its alignment
 };
 
 }  // namespace peregrine

@@ -115,9 +115,12 @@ MpiGroup::~MpiGroup() {
   MPI_Finalize();
 }
 
+std::unique_ptr<Transport> MpiGroup::open_transport() {
+  return std::make_unique<MpiTransport>(local_pids_);
+}
+
 std::unique_ptr<Communicator> MpiGroup::open(const CommunicatorOptions& options) {
-  return std::make_unique<Communicator>(std::make_unique<MpiTransport>(local_pids_), arrival_,
-                                        options);
+  return std::make_unique<Communicator>(open_transport(), arrival_, options);
 }
 
 }  // namespace peregrine

@@ -19,8 +19,8 @@ struct DispatchHeader {
 };
 // A row for one of the receiver's experts.
 struct Pair {
-  int32_t row = 0;     // in the message
-  int32_t expert = 0;  // counted from the receiver's first
+  int32_t row = 0;   // in the message
+  int32_t slot = 0;  // of the receiver
   float weight = 0;
 };
 
@@ -62,44 +62,74 @@ ExpertRange RankExperts::held(int experts) const {
   return expert_share(experts, communicator_->rank(), communicator_->ranks());
 }
 
-int RankExperts::owner(int expert, int experts) const {
-  // The inverse of held(): the last rank whose first expert is not behind this one.
-  return ((expert + 1) * communicator_->ranks() - 1) / experts;
+void RankExperts::balance(std::vector<int> experts_of_layer, ExpertReader reader,
+                          const BalanceOptions& options) {
+  balance_ = std::make_unique<ExpertBalance>(*communicator_, std::move(experts_of_layer),
+                                             std::move(reader), options);
+}
+
+// Where a layer's experts are: at first those of held(), whose weights are in `routed`.
+LayerExperts& RankExperts::layer(int layer, std::span<const Expert> routed) {
+  const auto l = static_cast<size_t>(layer);
+  if (layers_.size() <= l) layers_.resize(l + 1);
+  LayerExperts& it = layers_[l];
+  if (!it.copies.empty()) return it;
+  const auto experts = static_cast<int>(routed.size());
+  it.turns.resize(routed.size());
+  for (int rank = 0; rank < communicator_->ranks(); ++rank) {
+    const ExpertRange range = expert_share(experts, rank, communicator_->ranks());
+    for (int expert = range.begin; expert < range.end; ++expert) {
+      it.copies.push_back({{rank, expert - range.begin}});
+      if (rank != communicator_->rank()) continue;
+      it.expert_of_slot.push_back(expert);
+      it.weights.push_back(routed[static_cast<size_t>(expert)]);
+    }
+  }
+  return it;
 }
 
 OpenPass RankExperts::open_pass(Pass mine, bool has_rows) {
-  if (mine == Pass::kEncoder) communicator_->set_step(++steps_);
-  const std::byte vote[] = {static_cast<std::byte>(mine), static_cast<std::byte>(has_rows)};
+  if (mine == Pass::kEncoder) communicator_->set_step(steps_ + 1);
+  const std::byte vote[] = {static_cast<std::byte>(mine), static_cast<std::byte>(has_rows),
+                            static_cast<std::byte>(balance_ ? balance_->state() : 0)};
   const auto votes = communicator_->all_gather({.tag = "pass"}, vote);
   OpenPass open;
+  std::vector<uint8_t> states;
   for (size_t rank = 0; rank < votes.size(); ++rank) {
     const auto theirs = static_cast<Pass>(votes[rank].at(0));
     open.any_rows = open.any_rows || votes[rank].at(1) != std::byte{0};
+    states.push_back(static_cast<uint8_t>(votes[rank].at(2)));
     if (theirs == Pass::kNone) continue;
     if (open.pass != Pass::kNone && open.pass != theirs)
       communicator_->stop_group(fmt::format("rank {} opens pass {}, another rank pass {}", rank,
                                             static_cast<int>(theirs), static_cast<int>(open.pass)));
     open.pass = theirs;
   }
-  if (mine == Pass::kNone && open.pass == Pass::kEncoder) communicator_->set_step(++steps_);
+  if (open.pass == Pass::kEncoder && open.any_rows) {
+    communicator_->set_step(++steps_);
+    if (balance_) balance_->begin_step(states, layers_);
+  }
   return open;
 }
 
 void RankExperts::experts(Backend& backend, int layer, const ExpertsArgs& args) {
-  const Weight& first =
-      args.routed[static_cast<size_t>(held(static_cast<int>(args.routed.size())).begin)].w1;
+  LayerExperts& held = this->layer(layer, args.routed);
+  const WeightFormat format = held.weights.front().w1.format;
   const bool quantised = backend.numerics() == Numerics::kBF16 &&
-                         (first.format == WeightFormat::kF8 || first.format == WeightFormat::kF4);
-  dispatch(layer, args, quantised);
-  compute(backend, args);
-  combine(backend, layer, args);
+                         (format == WeightFormat::kF8 || format == WeightFormat::kF4);
+  dispatch(layer, held, args, quantised);
+  compute(backend, held, args);
+  combine(backend, layer, held, args);
 }
 
 // Every row once to each rank that holds one of its experts, with the experts there.
-void RankExperts::dispatch(int layer, const ExpertsArgs& args, bool quantised) {
-  const auto experts = static_cast<int>(args.routed.size());
+void RankExperts::dispatch(int layer, LayerExperts& held, const ExpertsArgs& args, bool quantised) {
   const int64_t dim = args.out.cols, active = args.ids.cols;
-  places_.resize(static_cast<size_t>(args.u.rows * active));
+  const auto pairs_here = static_cast<size_t>(args.u.rows * active);
+  places_.resize(pairs_here);
+  chosen_.resize(pairs_here);
+  for (size_t i = 0; i < pairs_here; ++i) chosen_[i] = held.next_copy(args.ids.i32()[i]);
+  if (balance_ && pairs_here > 0) balance_->count(layer, {args.ids.i32(), pairs_here});
   for (int rank = 0; rank < communicator_->ranks(); ++rank) {
     DispatchHeader header;
     Bytes& bytes = outgoing_[static_cast<size_t>(rank)];
@@ -109,17 +139,15 @@ void RankExperts::dispatch(int layer, const ExpertsArgs& args, bool quantised) {
     for (int64_t r = 0; r < args.u.rows; ++r) {
       bool sent = false;
       for (int64_t k = 0; k < active; ++k) {
-        const int32_t expert = args.ids.i32()[r * active + k];
-        if (owner(expert, experts) != rank) continue;
+        const auto at = static_cast<size_t>(r * active + k);
+        if (chosen_[at].rank != rank) continue;
         if (!sent) {
           append_row(bytes, args.u.f32() + r * dim, dim, quantised);
           ++header.rows;
           sent = true;
         }
-        places_[static_cast<size_t>(r * active + k)] = {rank, header.pairs++};
-        pairs.push_back({header.rows - 1,
-                         expert - expert_share(experts, rank, communicator_->ranks()).begin,
-                         args.weights.f32()[r * active + k]});
+        places_[at] = {rank, header.pairs++};
+        pairs.push_back({header.rows - 1, chosen_[at].slot, args.weights.f32()[at]});
       }
     }
     append(bytes, pairs.data(), pairs.size() * sizeof(Pair));
@@ -147,30 +175,30 @@ void RankExperts::dispatch(int layer, const ExpertsArgs& args, bool quantised) {
       pair_rows_.resize(end + static_cast<size_t>(dim));
       read_row(rows + static_cast<size_t>(pair.row) * bytes_a_row, dim, quantised,
                pair_rows_.data() + end);
-      pair_ids_.push_back(pair.expert);
+      pair_ids_.push_back(pair.slot);
       pair_weights_.push_back(pair.weight);
     }
   }
+  if (balance_) balance_->count_computed(layer, static_cast<int64_t>(pair_ids_.size()));
 }
 
 // Each pair as a row of its own with one expert: its result is not yet added to others.
-void RankExperts::compute(Backend& backend, const ExpertsArgs& args) {
+void RankExperts::compute(Backend& backend, const LayerExperts& held, const ExpertsArgs& args) {
   const auto pairs = static_cast<int64_t>(pair_ids_.size());
   const int64_t dim = args.out.cols;
   pair_results_.resize(static_cast<size_t>(pairs * dim));
   if (pairs == 0) return;
-  const ExpertRange range = held(static_cast<int>(args.routed.size()));
   backend.experts({.u = {pair_rows_.data(), pairs, dim, Elem::kF32},
                    .ids = {pair_ids_.data(), pairs, 1, Elem::kI32},
                    .weights = {pair_weights_.data(), pairs, 1, Elem::kF32},
-                   .routed = args.routed.subspan(static_cast<size_t>(range.begin),
-                                                 static_cast<size_t>(range.end - range.begin)),
+                   .routed = held.weights,
                    .shared = nullptr,
                    .out = {pair_results_.data(), pairs, dim, Elem::kF32}});
 }
 
 // Results home, and their sum.
-void RankExperts::combine(Backend& backend, int layer, const ExpertsArgs& args) {
+void RankExperts::combine(Backend& backend, int layer, const LayerExperts& held,
+                          const ExpertsArgs& args) {
   const int64_t dim = args.out.cols, active = args.ids.cols;
   const bool rounds = backend.numerics() == Numerics::kBF16;  // results are bf16 numbers
   const size_t result_bytes = static_cast<size_t>(dim) * (rounds ? 2 : 4);
@@ -194,10 +222,9 @@ void RankExperts::combine(Backend& backend, int layer, const ExpertsArgs& args) 
 
   // The shared expert alone: no routed ones, so that nothing is added before it.
   shared_results_.resize(static_cast<size_t>(args.u.rows * dim));
-  const ExpertRange range = held(static_cast<int>(args.routed.size()));
   ExpertsArgs shared = args;
   shared.ids.cols = shared.weights.cols = 0;
-  shared.routed = args.routed.subspan(static_cast<size_t>(range.begin), 1);
+  shared.routed = std::span(held.weights).first(1);
   shared.out = {shared_results_.data(), args.u.rows, dim, Elem::kF32};
   backend.experts(shared);
 

@@ -15,9 +15,12 @@ class SingleGroup : public RankGroup {
   int rank() const override { return 0; }
   int ranks() const override { return 1; }
   int local_ranks() const override { return 1; }
+  std::unique_ptr<Transport> open_transport() override {
+    return std::make_unique<SingleTransport>();
+  }
   std::unique_ptr<Communicator> open(const CommunicatorOptions& options) override {
-    return std::make_unique<Communicator>(std::make_unique<SingleTransport>(),
-                                          std::make_shared<LastArrival>(0), options);
+    return std::make_unique<Communicator>(open_transport(), std::make_shared<LastArrival>(0),
+                                          options);
   }
 };
 

@@ -16,7 +16,9 @@ class RankGroup {
   virtual int rank() const = 0;
   virtual int ranks() const = 0;
   virtual int local_ranks() const = 0;  // of them on this host
-  // One more channel between all ranks; every rank must ask for the same ones in the same order.
+  // One more channel between all ranks, for messages or for collectives; every rank must ask for
+  // the same ones in the same order.
+  virtual std::unique_ptr<Transport> open_transport() = 0;
   virtual std::unique_ptr<Communicator> open(const CommunicatorOptions& options) = 0;
 };
 

@@ -155,13 +155,18 @@ TEST(RankedBatch, AnswersEqualOneProcess) {
     int ranks;
     std::vector<std::string> flags;
   };
-  for (const Case& c : {Case{2, {"--ep", "2", "--dp", "2"}}, Case{4, {}}}) {
+  // On four ranks experts move all the time.
+  for (const Case& c :
+       {Case{2, {"--ep", "2", "--dp", "2"}},
+        Case{4, {"--redundant-experts", "4", "--eplb-window", "2", "--eplb-interval", "4"}}}) {
     const std::string out = "ranks" + std::to_string(c.ranks) + ".jsonl";
     auto words = arguments(out);
     words.insert(words.end(), c.flags.begin(), c.flags.end());
     const ProgramResult several = run_ranks(c.ranks, words, folder);
     ASSERT_EQ(several.code, 0) << several.err;
     EXPECT_EQ(answers(folder.path() / out), expected) << c.ranks << " ranks";
+    EXPECT_EQ(several.err.find("experts: re-arranged") != std::string::npos, c.ranks == 4)
+        << several.err;
     EXPECT_FALSE(std::filesystem::exists(folder.path() / (out + ".part0")));
   }
 }
@@ -202,7 +207,7 @@ TEST(RankedBatch, RefusesInOneSentence) {
 
 // -- failure -------------------------------------------------------------------------------------
 
-enum class Moment { kPrefill, kDecode };
+enum class Moment { kPrefill, kDecode, kMovement };
 
 // Sends `signal_number` to rank 1 while it works; what the run says then.
 ProgramResult disturb(int signal_number, Moment moment, const TempFolder& folder) {
@@ -222,9 +227,12 @@ ProgramResult disturb(int signal_number, Moment moment, const TempFolder& folder
         "\n";
   }
   const std::string in = folder.file("in.jsonl", lines);
+  // Movement: a placement is planned or its experts are read at almost any time.
   RankedRun run(2,
                 {"batch", in, (folder.path() / "out.jsonl").string(), "--model", kTiny,
-                 "--rank-timeout", signal_number == SIGKILL ? "8" : "4"},
+                 "--rank-timeout", signal_number == SIGKILL ? "8" : "4", "--eplb-window",
+                 moment == Moment::kMovement ? "1" : "1000", "--eplb-interval",
+                 moment == Moment::kMovement ? "1" : "0"},
                 folder);
   const auto part = folder.path() / "out.jsonl.part1";
   while (RankedRun::read(part).empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -236,7 +244,7 @@ ProgramResult disturb(int signal_number, Moment moment, const TempFolder& folder
 
 TEST(RankedBatch, KilledRankEndsTheRunWithASentence) {
   if (!have_ranks()) GTEST_SKIP() << "no mpirun here";
-  for (const Moment moment : {Moment::kPrefill, Moment::kDecode}) {
+  for (const Moment moment : {Moment::kPrefill, Moment::kDecode, Moment::kMovement}) {
     const TempFolder folder;
     const ProgramResult result = disturb(SIGKILL, moment, folder);
     EXPECT_NE(result.code, 0);

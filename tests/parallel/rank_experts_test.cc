@@ -17,6 +17,7 @@
 #include "formats/bf16.h"
 #include "formats/quantize.h"
 #include "parallel/distribution.h"
+#include "parallel/expert_reader.h"
 #include "parallel/vote_channel.h"
 #include "peregrine/engine.h"
 #include "thread_group.h"
@@ -279,6 +280,11 @@ void answer_share(Engine& engine, const std::vector<Request>& requests, int rank
 std::vector<Answer> answers_of_group(int ranks, int dp, const std::vector<Request>& requests,
                                      std::vector<std::string>& errors) {
   Group group(ranks);
+  // Experts move all the time, and some are there twice.
+  for (int rank = 0; rank < ranks; ++rank)
+    group.exchange(rank).balance(experts_of_layers(*group.model(rank)),
+                                 checkpoint_experts(group.model(rank)),
+                                 {.window_steps = 2, .interval_steps = 4, .redundant = 2});
   std::vector<Answer> answers(requests.size());
   errors = ThreadGroup::run(ranks, [&](int rank) {
     VoteChannel votes(group.threads().open(rank, 1));
@@ -286,6 +292,10 @@ std::vector<Answer> answers_of_group(int ranks, int dp, const std::vector<Reques
     Engine engine(group.model(rank), small_engine(), &voting);
     if (rank < dp) answer_share(engine, requests, rank, dp, answers);
   });
+  const BalanceStats stats = group.exchange(0).balance_stats();
+  EXPECT_GT(stats.rearrangements, 1);
+  EXPECT_GT(stats.experts_read, 0);
+  EXPECT_EQ(stats.slowest_over_mean.size(), experts_of_layers(*group.model(0)).size());
   return answers;
 }
 

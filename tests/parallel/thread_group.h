@@ -23,8 +23,11 @@ class ThreadGroup {
 
   // One end of channel `channel`; the ends of all ranks are connected.
   std::unique_ptr<Communicator> open(int rank, int channel, double timeout_seconds = 8) {
-    return std::make_unique<Communicator>(std::make_unique<End>(*this, rank, channel), arrival_,
+    return std::make_unique<Communicator>(transport(rank, channel), arrival_,
                                           CommunicatorOptions{.timeout_seconds = timeout_seconds});
+  }
+  std::unique_ptr<Transport> transport(int rank, int channel) {
+    return std::make_unique<End>(*this, rank, channel);
   }
 
   // Runs `body` once a rank; the sentence of each rank whose body threw, else empty.
