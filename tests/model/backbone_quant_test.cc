@@ -70,6 +70,8 @@ class LayerByLayer {
   double worst_pre_mix = 0;  // absolute
   std::vector<double> all_tokens;
   size_t unequal_elements = 0, elements = 0;
+  size_t unequal_score_rows = 0, score_rows = 0;
+  double worst_score = 0;       // of the largest score of its row
   double worst_logit() const {  // from the recorded last stream
     return max_difference(logits_, expected_.floats("long.prefill.logits"));
   }
@@ -115,7 +117,7 @@ class LayerByLayer {
     model_.put(mix, pre);
   }
 
-  // Scores are made from this layer's input alone, before any attention: exactly equal.
+  // Scores are made from this layer's input alone, before any attention.
   void compare_selection(int layer, const IndexArgs& args) {
     const ModelConfig& config = model_.checkpoint.config;
     const std::string number = std::to_string(layer);
@@ -133,7 +135,7 @@ class LayerByLayer {
           if (!mask[static_cast<size_t>(row) * got.size() + j])
             got[j] = -std::numeric_limits<float>::infinity();
       const float* want = scores.data() + static_cast<int64_t>(row) * columns;
-      EXPECT_EQ(got, std::vector<float>(want, want + columns)) << name << " row " << row;
+      compare_scores(got, want);
 
       // The recording breaks ties its own way: the chosen scores are the same, then its rows go on.
       const int32_t* rows = recorded.data() + static_cast<size_t>(row) * width;
@@ -150,6 +152,24 @@ class LayerByLayer {
       }
       std::copy(chosen.begin(), chosen.end(), args.selected.rows + row * args.selected.capacity);
       args.selected.count[row] = static_cast<int32_t>(chosen.size());
+    }
+  }
+
+  void compare_scores(const std::vector<float>& got, const float* want) {
+    double largest = 0, worst = 0;
+    for (size_t j = 0; j < got.size(); ++j) {
+      if (got[j] == want[j]) {  // infinite ones too
+        if (std::isfinite(want[j])) largest = std::max<double>(largest, std::abs(want[j]));
+        continue;
+      }
+      largest = std::max<double>(largest, std::abs(want[j]));
+      const double difference = std::abs(static_cast<double>(got[j]) - want[j]);
+      if (!(difference <= worst)) worst = std::isnan(difference) ? HUGE_VAL : difference;
+    }
+    ++score_rows;
+    if (worst > 0) {
+      ++unequal_score_rows;
+      worst_score = std::max(worst_score, worst / largest);
     }
   }
 
@@ -177,6 +197,7 @@ TEST(BackboneQuant, LayersAreExactWithUnroundedProbabilities) {
                                    [](double error) { return error < 1e-6; });
   EXPECT_GT(exact, static_cast<int64_t>(layers.all_tokens.size()) * 9 / 10);
   EXPECT_LT(layers.worst_token, std::exp2(-6));
+  EXPECT_EQ(layers.unequal_score_rows, 0u);
   EXPECT_LT(layers.worst_logit(), 1e-5);
   layers.compare_global_rows();
 }
@@ -200,6 +221,12 @@ TEST_P(BackboneQuantOn, LayersStayWithinTheRoundingOfProbabilities) {
               GetParam().c_str(), median, layers.worst_token, layers.worst_pre_mix);
   EXPECT_LT(layers.worst_token, std::exp2(-3.75));
   EXPECT_LT(median, std::exp2(-6));
+  // Scores are exact where sums are; sums of another order (spec: quantization.md 7) rarely fall to
+  // the other side of a bf16 tie, and one step of one head's weight moves a row by 2^-8 of itself.
+  std::printf("scores: %zu of %zu rows differ, worst %.2g of the row's largest\n",
+              layers.unequal_score_rows, layers.score_rows, layers.worst_score);
+  EXPECT_LE(layers.unequal_score_rows, GetParam() == "cuda_visible" ? layers.score_rows / 50 : 0);
+  EXPECT_LT(layers.worst_score, std::exp2(-7));
   EXPECT_LT(layers.worst_logit(),
             1e-4);  // from the recorded last stream: a norm and an f32 product
   layers.compare_global_rows();

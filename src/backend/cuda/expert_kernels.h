@@ -14,12 +14,11 @@ struct ExpertStep {
   Expert shared;                  // its last entry again, for the host and early loads
   int64_t rows = 0;
   int64_t dim = 0, inner = 0;
-  Product routed_product = Product::kF4Codes;
-  Product shared_product = Product::kF8Codes;
+  Product routed_product = Product::kF4;  // the shared expert's is kF8
   ExpertLists lists;
   const float* weights = nullptr;  // [rows, active]
   float swiglu_limit = 0;
-  Prepared routed_input, shared_input;  // u in the order of each product
+  Prepared routed_input, shared_input;  // u for each product
   uint16_t* gated = nullptr;            // bf16 [pairs, inner]
   Prepared inner_input;                 // its prepared form, by each pair's product
   uint16_t* output = nullptr;           // bf16 [pairs, dim]

@@ -34,7 +34,7 @@ bool is_codes(const Weight& w) {
 bool is_codes(const Expert& e) { return is_codes(e.w1) && is_codes(e.w2) && is_codes(e.w3); }
 
 Product product_of(const Expert& e) {
-  return e.w1.format == WeightFormat::kF4 ? Product::kF4Codes : Product::kF8Codes;
+  return e.w1.format == WeightFormat::kF4 ? Product::kF4 : Product::kF8;
 }
 
 // The tensor core kernels take quantised experts of one inner width, the shared one in F8.
@@ -50,6 +50,7 @@ void run_rows(const Launch& launch, const ExpertsArgs& args, const Expert* table
   const int64_t rows = args.u.rows;
   const int active = static_cast<int>(args.ids.cols);
   const bool chunk = rows > kStreamRows;
+  const InputLayout layout = chunk ? InputLayout::kInstructions : InputLayout::kRows;
   ExpertStep step;
   step.table = table;
   if (args.shared != nullptr) step.shared = *args.shared;
@@ -79,15 +80,19 @@ void run_rows(const Launch& launch, const ExpertsArgs& args, const Expert* table
       continue;
     }
     const auto* u = static_cast<const uint16_t*>(args.u.data);
-    step.routed_input =
-        prepare(launch, step.routed_product, u, rows, step.dim, false, routed_input);
-    if (args.shared != nullptr)
-      step.shared_input =
-          prepare(launch, step.shared_product, u, rows, step.dim, false, shared_input);
+    if (args.shared != nullptr) {
+      const PreparedTwice inputs = prepare_twice(launch, step.routed_product, u, rows, step.dim,
+                                                 layout, routed_input, shared_input);
+      step.routed_input = inputs.a;
+      step.shared_input = inputs.b;
+    } else {
+      step.routed_input =
+          prepare(launch, step.routed_product, true, u, rows, step.dim, layout, routed_input);
+    }
     chunk ? expert_chunk_gate_up(launch, step) : expert_rows_gate_up(launch, step);
     step.inner_input =
         prepare_pairs(launch, step.routed_product, args.shared != nullptr ? step.lists.slots : 0,
-                      step.gated, static_cast<int64_t>(pairs), step.inner, inner_input);
+                      step.gated, static_cast<int64_t>(pairs), step.inner, layout, inner_input);
     chunk ? expert_chunk_down(launch, step) : expert_rows_down(launch, step);
   }
   const int64_t n = rows * step.dim;

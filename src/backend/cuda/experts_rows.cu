@@ -7,10 +7,10 @@
 namespace peregrine::cuda {
 namespace {
 
-// Jobs of the shared expert's tiles first, then of the routed ones; `per_tile` jobs a tile of
-// pairs. kDown: a job is 32 outputs of w2, else 16 each of w1 and w3.
-template <Product kProduct, bool kDown>
+// `per_tile` jobs a tile of pairs. kDown: a job is 32 outputs of w2, else 16 each of w1 and w3.
+template <Product kProduct, bool kDown, bool kShared>
 struct ExpertTiles {
+  const Expert& shared;  // kShared: the expert of all tiles
   const Expert* table;
   const ExpertTile* pairs;
   int per_tile;
@@ -20,7 +20,7 @@ struct ExpertTiles {
     return static_cast<int64_t>(job % per_tile) * (kDown ? 2 * kTileOutputs : kTileOutputs);
   }
   __device__ void operator()(int job, WeightTile (&tiles)[2]) const {
-    const Expert& expert = table[tile(job).expert];
+    const Expert& expert = kShared ? shared : table[tile(job).expert];
     if constexpr (kDown) {
       tiles[0] = weight_tile<kProduct>(expert.w2, output(job));
       tiles[1] = weight_tile<kProduct>(expert.w2, output(job) + kTileOutputs);
@@ -43,61 +43,66 @@ __device__ StreamInputs<kColumns> inputs_of(const ExpertTile& tile, const int32_
   };
   StreamInputs<kColumns> inputs;
 #pragma unroll
-  for (int c = 0; c < kColumns; ++c) {
-    inputs.x[c] = input.row(pair(c * 8 + lane / 4)) + lane % 4 * 8;
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-      inputs.scale[c][i] = input.scale_row(pair(c * 8 + lane % 4 * 2 + i));
-  }
+  for (int c = 0; c < kColumns; ++c) inputs.x[c] = input.row(pair(c * 8 + lane / 4)) + lane % 4 * 8;
   return inputs;
 }
 
 template <int kColumns>
-using Partial = float[2][2][kSlices][kTileOutputs * kColumns * 8];
+using Partial = float[2][2][kStreamWarps][kTileOutputs * kColumns * 8];
 
-// The jobs first, first + step, ... below `jobs`. kDown: y = h . w2^T, else h = activation of
-// u . w1^T and u . w3^T.
-template <Product kProduct, bool kDown, int kColumns>
-__device__ void run_jobs(const ExpertStep& step, const Prepared& input, int per_tile, int first,
-                         int stride, int jobs, std::byte* ring, Partial<kColumns>& partial) {
-  using Tiles = ExpertTiles<kProduct, kDown>;
-  const Tiles tiles{step.table, step.lists.tiles, per_tile};
-  WeightStream<kProduct, 2, kColumns, kStride, Tiles> stream(tiles, kDown ? step.inner : step.dim,
-                                                             first, stride, jobs, ring);
-  const int slots = step.lists.slots;
-  const int active = step.lists.shared_tiles > 0 ? slots - 1 : slots;
+// The jobs of the shared expert or of the routed ones, handed out from block `from` on. kDown:
+// y = h . w2^T, else h = activation of u . w1^T and u . w3^T.
+template <Product kProduct, bool kDown, bool kShared, int kColumns>
+__device__ void run_jobs(const ExpertStep& step, const Prepared& input, int per_tile, int from,
+                         std::byte* ring, Partial<kColumns>& partial) {
+  using Tiles = ExpertTiles<kProduct, kDown, kShared>;
+  const ExpertLists& lists = step.lists;
+  const Tiles tiles{step.shared, step.table, lists.tiles + (kShared ? 0 : lists.shared_tiles),
+                    per_tile};
+  const int jobs = (kShared ? lists.shared_tiles : *lists.n_tiles - lists.shared_tiles) * per_tile;
+  const int64_t in = kDown ? step.inner : step.dim;
+  const auto grid = static_cast<int>(gridDim.x);
+  const StreamGroup group(kProduct, in, (static_cast<int>(blockIdx.x) + grid - from) % grid);
+  WeightStream<kProduct, 2, kColumns, kStride, Tiles> stream(tiles, in, group, jobs, ring);
+  if constexpr (kShared) {
+    grid_wait();
+    grid_launch();
+  }
+  const int slots = lists.slots;
+  const int active = lists.shared_tiles > 0 ? slots - 1 : slots;
   const int warp = threadIdx.x / kWarp;
   constexpr int kPitch = kColumns * 8;
   constexpr int kOutputs = kTileOutputs * kPitch;
   int half = 0;
-  for (int job = first; job < jobs; job += stride, half ^= 1) {
+  for (int job = group.first; job < jobs; job += group.step, half ^= 1) {
     const ExpertTile tile = tiles.tile(job);
     const int64_t output0 = tiles.output(job);
     const StreamInputs<kColumns> inputs =
-        inputs_of<kColumns>(tile, step.lists.order, input, kDown ? 1 : slots);
+        inputs_of<kColumns>(tile, lists.order, input, kDown ? 1 : slots);
     float acc[2][kColumns][4];
     stream.run(inputs, acc);
     put_partial<kColumns>(partial[half][0][warp], acc[0]);
     put_partial<kColumns>(partial[half][1][warp], acc[1]);
-    __syncthreads();
+    group.sync();
+    const auto sum = [&](int matrix, int at) {
+      return sum_slices<kProduct>(&partial[half][matrix][group.first_warp][at], kOutputs,
+                                  group.slices.count());
+    };
     constexpr int kJobOutputs = kDown ? 2 * kTileOutputs : kTileOutputs;
-    for (int i = threadIdx.x; i < kJobOutputs * kPitch; i += kStreamThreads) {
+    for (int i = group.thread(); i < kJobOutputs * kPitch; i += group.threads()) {
       const int output = i % kJobOutputs, column = i / kJobOutputs;
-      if (column >= tile.count) continue;
-      const int pair = step.lists.order[tile.begin + column];
+      if (column >= tile.count) break;
+      const int pair = lists.order[tile.begin + column];
       const int at = output % kTileOutputs * kPitch + column;
       if constexpr (kDown) {
         if (output0 + output >= step.dim) continue;
-        step.output[pair * step.dim + output0 + output] =
-            bf16_bits(sum_slices(&partial[half][output / kTileOutputs][0][at], kOutputs));
+        step.output[pair * step.dim + output0 + output] = bf16_bits(sum(output / kTileOutputs, at));
       } else {
         if (output0 + output >= step.inner) continue;
-        const float a = round_bf16(sum_slices(&partial[half][0][0][at], kOutputs));
-        const float b = round_bf16(sum_slices(&partial[half][1][0][at], kOutputs));
         const float weight =
             pair % slots == active ? 1.0f : step.weights[pair / slots * active + pair % slots];
-        step.gated[pair * step.inner + output0 + output] =
-            bf16_bits(gated(a, b, weight, step.swiglu_limit));
+        step.gated[pair * step.inner + output0 + output] = bf16_bits(
+            gated(round_bf16(sum(0, at)), round_bf16(sum(1, at)), weight, step.swiglu_limit));
       }
     }
   }
@@ -110,21 +115,17 @@ template <Product kRouted, bool kDown, int kColumns>
 __global__ void __launch_bounds__(kStreamThreads, 2) jobs_kernel(ExpertStep step, int per_tile) {
   extern __shared__ __align__(128) std::byte ring[];
   __shared__ Partial<kColumns> partial;
-  grid_wait();
-  grid_launch();
-  const int stride = static_cast<int>(gridDim.x);
   const int shared_jobs = step.lists.shared_tiles * per_tile;
-  int job = static_cast<int>(blockIdx.x);
-  if (job < shared_jobs) {
-    run_jobs<Product::kF8Codes, kDown, kColumns>(step, kDown ? step.inner_input : step.shared_input,
-                                                 per_tile, job, stride, shared_jobs, ring, partial);
-    job += (shared_jobs - job + stride - 1) / stride * stride;
+  if (shared_jobs > 0) {  // its weights are known before the routing is
+    run_jobs<Product::kF8, kDown, true, kColumns>(
+        step, kDown ? step.inner_input : step.shared_input, per_tile, 0, ring, partial);
+  } else {
+    grid_wait();
+    grid_launch();
   }
-  const int jobs = *step.lists.n_tiles * per_tile;
-  if (job < jobs) {
-    run_jobs<kRouted, kDown, kColumns>(step, kDown ? step.inner_input : step.routed_input, per_tile,
-                                       job, stride, jobs, ring, partial);
-  }
+  run_jobs<kRouted, kDown, false, kColumns>(step, kDown ? step.inner_input : step.routed_input,
+                                            per_tile, shared_jobs % static_cast<int>(gridDim.x),
+                                            ring, partial);
 }
 
 template <Product kRouted, bool kDown, int kColumns>
@@ -142,13 +143,11 @@ void run(const Launch& launch, const ExpertStep& step) {
 
 template <bool kDown>
 void run_product(const Launch& launch, const ExpertStep& step) {
-  const bool f4 = step.routed_product == Product::kF4Codes;
+  const bool f4 = step.routed_product == Product::kF4;
   if (step.rows <= 8) {
-    f4 ? run<Product::kF4Codes, kDown, 1>(launch, step)
-       : run<Product::kF8Codes, kDown, 1>(launch, step);
+    f4 ? run<Product::kF4, kDown, 1>(launch, step) : run<Product::kF8, kDown, 1>(launch, step);
   } else {
-    f4 ? run<Product::kF4Codes, kDown, 2>(launch, step)
-       : run<Product::kF8Codes, kDown, 2>(launch, step);
+    f4 ? run<Product::kF4, kDown, 2>(launch, step) : run<Product::kF8, kDown, 2>(launch, step);
   }
 }
 

@@ -25,30 +25,30 @@ __global__ void __launch_bounds__(kChunkThreads, 1) chunk_kernel(LinearArgs args
   __syncthreads();
   grid_wait();
   grid_launch();
+  const int columns = static_cast<int>(left < kChunkColumns ? left : kChunkColumns);
   // Groups are whole tiles of 128 outputs or the product is one group.
   const ChunkWeights<kProduct, false> weights{{args.w}, first};
-  ChunkTile<kProduct, false> tile(
-      weights, args.x.values, args.x.scales, args.x.in, first / args.group_out * args.w.in, x_rows,
-      static_cast<int>(left < kChunkColumns ? left : kChunkColumns), shared);
-  tile.run();
-
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  using Tile = ChunkTile<kProduct, false>;
+  Tile tile(weights, args.x, first / args.group_out * args.w.in, x_rows, shared);
   auto* out = reinterpret_cast<uint16_t*>(shared);
+  with_columns(columns, [&](auto covered) {
+    constexpr int kN = covered;
+    float total[kN / 2];
+    tile.template run<kN>(total);
 #pragma unroll
-  for (int i = 0; i < 64; ++i) {
-    const int m = i / 32, n = i / 4 % 8, e = i % 4;
-    const int output = warp / 2 * 32 + m * 16 + e / 2 * 8 + lane / 4;
-    const int column = ChunkTile<kProduct, false>::first_column(warp, n) + lane % 4 * 2 + e % 2;
-    if (narrow) {
-      out[column * (kChunkOutputs + 8) + output] = bf16_bits(tile.total(m, n, e));
-    } else if (column < left && first + output < args.w.out) {
-      static_cast<float*>(args.y.data)[(first_row + column) * args.w.out + first + output] =
-          tile.total(m, n, e);
+    for (int i = 0; i < kN / 2; ++i) {
+      const int output = Tile::first_row() + i % 4 / 2 * 8, column = Tile::column(i / 4, i);
+      if (narrow) {
+        out[column * (kChunkOutputs + 8) + output] = bf16_bits(total[i]);
+      } else if (column < columns && first + output < args.w.out) {
+        static_cast<float*>(args.y.data)[(first_row + column) * args.w.out + first + output] =
+            total[i];
+      }
     }
-  }
+  });
   if (!narrow) return;
   __syncthreads();
-  write_tile<kChunkOutputs>(out, y_rows, first, args.w.out);
+  write_tile<kChunkOutputs>(out, columns, y_rows, first, args.w.out);
 }
 
 template <Product kProduct>
@@ -66,12 +66,10 @@ void run(const Launch& launch, const LinearArgs& args) {
 
 void linear_chunk(const Launch& launch, Product product, const LinearArgs& args) {
   switch (product) {
-    case Product::kF8Codes:
-      return run<Product::kF8Codes>(launch, args);
-    case Product::kF4Codes:
-      return run<Product::kF4Codes>(launch, args);
-    case Product::kF8Plain:
-      return run<Product::kF8Plain>(launch, args);
+    case Product::kF8:
+      return run<Product::kF8>(launch, args);
+    case Product::kF4:
+      return run<Product::kF4>(launch, args);
     case Product::kBF16:
       return run<Product::kBF16>(launch, args);
   }

@@ -21,46 +21,40 @@ struct MatrixTiles {
   }
 };
 
-// Blocks stay and take jobs of 16 * kTiles outputs in turns; a warp a slice of the inputs.
+// Blocks stay; their groups of warps take jobs of 16 * kTiles outputs in turns.
 template <Product kProduct, int kTiles, int kColumns>
 __global__ void __launch_bounds__(kStreamThreads, 2) rows_kernel(LinearArgs args, int jobs) {
   extern __shared__ __align__(128) std::byte ring[];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
+  const StreamGroup group(kProduct, args.w.in, static_cast<int>(blockIdx.x));
   using Tiles = MatrixTiles<kProduct, kTiles>;
-  WeightStream<kProduct, kTiles, kColumns, kStride, Tiles> stream(Tiles{args.w}, args.w.in, first,
-                                                                  step, jobs, ring);
+  WeightStream<kProduct, kTiles, kColumns, kStride, Tiles> stream(Tiles{args.w}, args.w.in, group,
+                                                                  jobs, ring);
   grid_wait();
   grid_launch();
 
   constexpr int kOutputs = kTileOutputs * kColumns * 8;
-  __shared__ float partial[2][kTiles][kSlices][kOutputs];
+  __shared__ float partial[2][kTiles][kStreamWarps][kOutputs];
   const int rows = static_cast<int>(args.rows);
   int half = 0;
-  for (int job = first; job < jobs; job += step, half ^= 1) {
+  for (int job = group.first; job < jobs; job += group.step, half ^= 1) {
     const int output0 = job * (kTiles * kTileOutputs);
     const int64_t block0 = output0 / static_cast<int>(args.group_out) * (args.w.in / 32);
     StreamInputs<kColumns> inputs;
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
+    for (int c = 0; c < kColumns; ++c)
       inputs.x[c] = args.x.row(min(c * 8 + lane / 4, rows - 1)) + block0 * kStride + lane % 4 * 8;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        inputs.scale[c][i] =
-            args.x.scale_row(min(c * 8 + lane % 4 * 2 + i, rows - 1)) + block0 * (kStride / 32);
-      }
-    }
     float acc[kTiles][kColumns][4];
     stream.run(inputs, acc);
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) put_partial<kColumns>(partial[half][i][warp], acc[i]);
-    __syncthreads();
-    for (int i = threadIdx.x; i < kTiles * kOutputs; i += kStreamThreads) {
+    group.sync();
+    for (int i = group.thread(); i < kTiles * kOutputs; i += group.threads()) {
       const int output = i % (kTiles * kTileOutputs), row = i / (kTiles * kTileOutputs);
       if (row >= rows || output0 + output >= args.w.out) continue;
-      const float sum = sum_slices(
-          &partial[half][output / kTileOutputs][0][output % kTileOutputs * (kColumns * 8) + row],
-          kOutputs);
+      const float sum = sum_slices<kProduct>(&partial[half][output / kTileOutputs][group.first_warp]
+                                                     [output % kTileOutputs * (kColumns * 8) + row],
+                                             kOutputs, group.slices.count());
       const int64_t at = row * args.w.out + output0 + output;
       if (args.y.elem == Elem::kBF16) {
         static_cast<Bf16*>(args.y.data)[at] = bf16_bits(sum);
@@ -106,12 +100,10 @@ void run_columns(const Launch& launch, const LinearArgs& args) {
 
 void linear_rows(const Launch& launch, Product product, const LinearArgs& args) {
   switch (product) {
-    case Product::kF8Codes:
-      return run_columns<Product::kF8Codes>(launch, args);
-    case Product::kF4Codes:
-      return run_columns<Product::kF4Codes>(launch, args);
-    case Product::kF8Plain:
-      return run_columns<Product::kF8Plain>(launch, args);
+    case Product::kF8:
+      return run_columns<Product::kF8>(launch, args);
+    case Product::kF4:
+      return run_columns<Product::kF4>(launch, args);
     case Product::kBF16:
       return run_columns<Product::kBF16>(launch, args);
   }

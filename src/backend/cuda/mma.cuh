@@ -15,19 +15,11 @@ namespace peregrine::cuda {
 // ---- instructions -----------------------------------------------------------------------------
 
 // d += a . b, f32 accumulators.
-template <bool kBf16Inputs>
 __device__ inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  if constexpr (kBf16Inputs) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-        "{%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-        "{%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+      "{%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 __device__ inline uint32_t shared_address(const void* p) {
@@ -66,44 +58,45 @@ __device__ inline uint32_t select_bits(uint32_t mask, uint32_t a, uint32_t b) {
   return bits;
 }
 
-// Four e4m3 codes to two pairs of f16 numbers: codes 0 and 2, then 1 and 3; values * 2^-8.
-__device__ inline void widen_e4m3_f16(uint32_t codes, uint32_t& even, uint32_t& odd) {
-  odd = select_bits(0x80008000u, codes, codes >> 1) & 0xBF80BF80u;
-  even = select_bits(0x80008000u, codes << 8, codes << 7) & 0xBF80BF80u;
+// 2^(scale + kScaleShift) as two bf16 numbers; the scale is byte `i` of a word. Byte 0 counts as
+// 2^-127, which no sum can tell from 0.
+__device__ inline uint32_t block_factor(uint32_t bytes, int i) {
+  const auto index = static_cast<uint32_t>(i);
+  const uint32_t both = __byte_perm(bytes, 0, 0x4040u | index | index << 8);
+  return both * 128u + ((static_cast<uint32_t>(kScaleShift) << 7) * 0x10001u);
 }
 
-// Four e4m3 codes to two pairs of bf16 numbers, exact.
-__device__ inline void widen_e4m3_bf16(uint32_t codes, uint32_t& even, uint32_t& odd) {
-  const uint32_t raw_odd = select_bits(0x80008000u, codes, codes >> 4) & 0x87F087F0u;
-  const uint32_t raw_even = select_bits(0x80008000u, codes << 8, codes << 4) & 0x87F087F0u;
-  // The exponent field means 2^-120 times the value: one exact product puts it right.
-  constexpr uint32_t kRebias = 0x7B807B80u;  // 2^120, twice
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(even) : "r"(raw_even), "r"(kRebias));
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(odd) : "r"(raw_odd), "r"(kRebias));
+__device__ inline uint32_t scaled(uint32_t pair, uint32_t factor) {
+  uint32_t product;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(pair), "r"(factor));
+  return product;
 }
 
-// Eight e2m1 codes to four pairs of f16 numbers in the order of input_order; values * 2^-14.
-__device__ inline void widen_e2m1_f16(uint32_t codes, uint32_t (&pairs)[4]) {
-  const uint32_t low = select_bits(0x80808080u, codes << 4, codes << 1);
-  const uint32_t high = select_bits(0x80808080u, codes, codes >> 3);
-  pairs[0] = (low << 8) & 0x8E008E00u;
-  pairs[1] = low & 0x8E008E00u;
-  pairs[2] = (high << 8) & 0x8E008E00u;
-  pairs[3] = high & 0x8E008E00u;
+// Four e4m3 codes to two pairs of bf16 numbers: codes 0 and 2, then 1 and 3.
+__device__ inline void widen_e4m3(uint32_t codes, uint32_t factor, uint32_t& even, uint32_t& odd) {
+  constexpr uint32_t kSigns = 0x80008000u, kAll = 0x87F087F0u;
+  odd = scaled(select_bits(kSigns, codes, codes >> 4) & kAll, factor);
+  even = scaled(select_bits(kSigns, codes << 8, codes << 4) & kAll, factor);
+}
+
+// Eight e2m1 codes to four pairs of bf16 numbers: code i and code i + 4.
+__device__ inline void widen_e2m1(uint32_t codes, uint32_t factor, uint32_t (&pairs)[4]) {
+  constexpr uint32_t kSigns = 0x80008000u, kAll = 0x81C081C0u;
+  pairs[0] = scaled(select_bits(kSigns, codes << 12, codes << 6) & kAll, factor);
+  pairs[1] = scaled(select_bits(kSigns, codes << 8, codes << 2) & kAll, factor);
+  pairs[2] = scaled(select_bits(kSigns, codes << 4, codes >> 2) & kAll, factor);
+  pairs[3] = scaled(select_bits(kSigns, codes, codes >> 6) & kAll, factor);
 }
 
 // The eight weights of one thread and weight row in a block of 32, from shared memory, as the four
 // registers of input pairs 0..3.
 template <Product kProduct>
-__device__ inline void widen_eight(const uint32_t* words, uint32_t (&pairs)[4]) {
-  if constexpr (kProduct == Product::kF8Codes) {
-    widen_e4m3_f16(words[0], pairs[0], pairs[1]);
-    widen_e4m3_f16(words[1], pairs[2], pairs[3]);
-  } else if constexpr (kProduct == Product::kF8Plain) {
-    widen_e4m3_bf16(words[0], pairs[0], pairs[1]);
-    widen_e4m3_bf16(words[1], pairs[2], pairs[3]);
-  } else if constexpr (kProduct == Product::kF4Codes) {
-    widen_e2m1_f16(words[0], pairs);
+__device__ inline void widen_eight(const uint32_t* words, uint32_t factor, uint32_t (&pairs)[4]) {
+  if constexpr (kProduct == Product::kF8) {
+    widen_e4m3(words[0], factor, pairs[0], pairs[1]);
+    widen_e4m3(words[1], factor, pairs[2], pairs[3]);
+  } else if constexpr (kProduct == Product::kF4) {
+    widen_e2m1(words[0], factor, pairs);
   } else {
 #pragma unroll
     for (int i = 0; i < 4; ++i) pairs[i] = words[i];
@@ -134,23 +127,14 @@ __device__ inline void load_shared(const std::byte* at, uint32_t (&words)[kWords
 // for which all the fragment loads above are free of bank conflicts.
 __device__ inline int swizzle(int row) { return ((row & 1) << 2) | (row & 2) | ((row >> 2) & 1); }
 
-// Byte `i` of a word of scales as a float. Byte 0 counts as 0 instead of 2^-127, which no sum can
-// tell apart.
-__device__ inline float scale_value(uint32_t bytes, int i) {
-  const int shift = 23 - 8 * i;
-  return __uint_as_float((shift >= 0 ? bytes << shift : bytes >> -shift) & 0x7F800000u);
-}
-
 // One block of 32 inputs for one tile of 16 outputs and 8 rows: acc += W . X^T. a0, a1: the pairs
 // of weight rows g and g + 8; b: the thread's inputs.
-template <Product kProduct>
 __device__ inline void block_product(float (&acc)[4], const uint32_t (&a0)[4],
                                      const uint32_t (&a1)[4], const uint4& b) {
-  constexpr bool kBf16Inputs = kProduct == Product::kBF16 || kProduct == Product::kF8Plain;
   const uint32_t first[4] = {a0[0], a1[0], a0[1], a1[1]};
   const uint32_t second[4] = {a0[2], a1[2], a0[3], a1[3]};
-  mma<kBf16Inputs>(acc, first, b.x, b.y);
-  mma<kBf16Inputs>(acc, second, b.z, b.w);
+  mma(acc, first, b.x, b.y);
+  mma(acc, second, b.z, b.w);
 }
 
 }  // namespace peregrine::cuda

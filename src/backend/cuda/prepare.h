@@ -6,36 +6,48 @@
 
 namespace peregrine::cuda {
 
-// Prepared inputs: 16-bit numbers in the order of input_order(), and for quantised products the
-// scale of every 32 of them times 2^code_bias. Row by row [rows, in], or, for kernels that read the
-// same block of eight rows at once, interleaved: [rows / 8][in / 32][8 rows][32].
+// How the 32 inputs of a block and the blocks of several rows lie in memory.
+enum class InputLayout {
+  // Row by row [rows, in], in a block the eight inputs of each quad number together in the order of
+  // input_order().
+  kRows,
+  // The same for kernels that read a block of eight rows at once: [rows / 8][in / 32][8 rows][32].
+  kInterleaved,
+  // Row by row, in a block the 16 inputs of each instruction together, as wgmma reads them.
+  kInstructions,
+};
+
+// Prepared inputs: bf16; quantised ones already carry their scale.
 struct Prepared {
   const uint16_t* values = nullptr;
-  const float* scales = nullptr;
   int64_t in = 0;
   bool interleaved = false;
 
   PEREGRINE_HD const uint16_t* row(int64_t r) const {
     return values + (interleaved ? (r / 8 * (in / 32) * 8 + r % 8) * 32 : r * in);
   }
-  PEREGRINE_HD const float* scale_row(int64_t r) const {
-    return scales + (interleaved ? r / 8 * (in / 32) * 8 + r % 8 : r * (in / 32));
-  }
   // From a block of 32 inputs to the next.
   PEREGRINE_HD int block_stride() const { return interleaved ? 256 : 32; }
-  PEREGRINE_HD int scale_stride() const { return interleaved ? 8 : 1; }
 };
 
 size_t prepared_bytes(int64_t rows, int64_t in);
 
-// x bf16 [rows, in], `in` a multiple of 32; `memory` holds prepared_bytes.
-Prepared prepare(const Launch& launch, Product product, const uint16_t* x, int64_t rows, int64_t in,
-                 bool interleaved, std::byte* memory);
+// x bf16 [rows, in], `in` a multiple of 32; `memory` holds prepared_bytes. `quantise`: round as
+// act_quant does first.
+Prepared prepare(const Launch& launch, Product product, bool quantise, const uint16_t* x,
+                 int64_t rows, int64_t in, InputLayout layout, std::byte* memory);
 
-// The same for rows of two quantised products in turn: with slots > 0 every row whose number is
-// slots - 1 modulo slots is prepared for kF8Codes, all others for `product`. `memory` holds
-// prepared_bytes.
+// Quantised inputs of two products, `a` for the first and `b` for an F8 one.
+struct PreparedTwice {
+  Prepared a, b;
+};
+PreparedTwice prepare_twice(const Launch& launch, Product a, const uint16_t* x, int64_t rows,
+                            int64_t in, InputLayout layout, std::byte* memory_a,
+                            std::byte* memory_b);
+
+// Quantised rows of two products in turn: with slots > 0 every row whose number is slots - 1 modulo
+// slots is prepared for F8, all others for `product`. `layout`: not kInterleaved.
 Prepared prepare_pairs(const Launch& launch, Product product, int slots, const uint16_t* x,
-                       int64_t rows, int64_t in, std::byte* memory);
+                       int64_t rows, int64_t in, InputLayout layout, std::byte* memory);
 
 }  // namespace peregrine::cuda

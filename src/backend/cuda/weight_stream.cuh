@@ -1,6 +1,7 @@
 // Products of a few rows (1..16): every warp of a block streams its slice of the weight rows of one
 // job after another through its own ring in shared memory, so that copies never pause between jobs
-// and each byte is read once. A job is kTiles tiles of 16 outputs with equal inputs.
+// and each byte is read once. A job is kTiles tiles of 16 outputs with equal inputs; the warps of
+// a group take its slices.
 #pragma once
 
 #include <type_traits>
@@ -16,8 +17,9 @@ inline constexpr int kTileBytes = kTileOutputs * kChunkBytes;
 inline constexpr int kStageBytes = kTileBytes + kTileOutputs * 8;
 // Chunks of a warp that are on their way, of all tiles of a job together.
 inline constexpr int kRingTiles = 4;
-inline constexpr int kStreamThreads = kSlices * 32;
-inline constexpr int kRingBytes = kSlices * kRingTiles * kStageBytes;
+inline constexpr int kStreamWarps = kMaxSlices;
+inline constexpr int kStreamThreads = kStreamWarps * 32;
+inline constexpr int kRingBytes = kStreamWarps * kRingTiles * kStageBytes;
 
 // 16 outputs of a stored matrix.
 struct WeightTile {
@@ -32,47 +34,71 @@ __device__ inline WeightTile weight_tile(const Weight& w, int64_t first_output) 
   WeightTile tile;
   tile.data = static_cast<const uint8_t*>(w.data) + first_output * nb * block_bytes(kProduct);
   if constexpr (has_scale(kProduct)) {
-    tile.scale = w.scale + (kProduct == Product::kF4Codes ? first_output : first_output / 32) * nb;
+    tile.scale = w.scale + (kProduct == Product::kF4 ? first_output : first_output / 32) * nb;
   }
   tile.valid =
       static_cast<int>(w.out - first_output < kTileOutputs ? w.out - first_output : kTileOutputs);
   return tile;
 }
 
-// The inputs of one thread: row g of each column tile from its quad's place on, and the scales of
-// rows 2t and 2t + 1. Columns without a row read some other row; nobody reads their sums. Block b
-// of a row lies b * kStride elements further on, its scale b * kStride / 32 places.
+// The calling thread's place: blocks are cut into groups of as many warps as a row has slices, and
+// the groups of a grid take jobs in turns.
+struct StreamGroup {
+  Slices slices;
+  int slice;        // the warp's
+  int first_warp;   // of the group in the block
+  int first, step;  // its jobs: first, first + step, ...
+
+  __device__ StreamGroup(Product product, int64_t in, int block) : slices(product, in) {
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    slice = warp & (slices.count() - 1);
+    first_warp = warp - slice;
+    first = (first_warp >> slices.bits) * static_cast<int>(gridDim.x) + block;
+    step = (kStreamWarps >> slices.bits) * static_cast<int>(gridDim.x);
+  }
+  __device__ int threads() const { return slices.count() * 32; }
+  __device__ int thread() const { return static_cast<int>(threadIdx.x) - first_warp * 32; }
+  // A barrier of the group.
+  __device__ void sync() const {
+    if (slices.bits == 0) {
+      __syncwarp();
+    } else {
+      asm volatile("bar.sync %0, %1;" ::"r"(1 + (first_warp >> slices.bits)), "r"(threads())
+                   : "memory");
+    }
+  }
+};
+
+// The inputs of one thread: row g of each column tile from its quad's place on. Columns without a
+// row read some other row; nobody reads their sums. Block b of a row lies b * kStride elements
+// further on.
 template <int kColumns>
 struct StreamInputs {
   const uint16_t* x[kColumns];
-  const float* scale[kColumns][2];
 };
 
-// One warp's slice of a sequence of jobs first, first + step, ... below `jobs`. Tiles gives the
-// weight tiles of a job: void operator()(int job, WeightTile (&tiles)[kTiles]).
+// One warp's slice of its group's jobs below `jobs`. Tiles gives the weight tiles of a job:
+// void operator()(int job, WeightTile (&tiles)[kTiles]).
 template <Product kProduct, int kTiles, int kColumns, int kStride, typename Tiles>
 class WeightStream {
  public:
   static constexpr int kStages = kRingTiles / kTiles;
 
   // `ring`: the block's shared memory, kRingBytes. Starts the first copies.
-  __device__ WeightStream(const Tiles& tiles_of, int64_t in, int first, int step, int jobs,
+  __device__ WeightStream(const Tiles& tiles_of, int64_t in, const StreamGroup& group, int jobs,
                           std::byte* ring)
       : tiles_of_(tiles_of),
         ring_(ring + threadIdx.x / 32 * kRingTiles * kStageBytes),
         blocks_(static_cast<int>(blocks_of(in))),
-        job_(first),
-        step_(step),
+        job_(group.first),
+        step_(group.step),
         jobs_(jobs) {
-    const int slice = static_cast<int>(threadIdx.x) / 32;
-    const int64_t chunks = chunks_of(kProduct, in);
-    begin_ = static_cast<int>(slice_begin(chunks, slice));
-    end_ = static_cast<int>(slice_begin(chunks, slice + 1));
+    begin_ = group.slices.begin(group.slice);
+    end_ = group.slices.begin(group.slice + 1);
     chunk_ = begin_;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     row_bytes_ = blocks_ * block_bytes(kProduct);
     lane_offset_ = lane / 8 * row_bytes_ + lane % 8 * 16;
-    if (begin_ == end_) job_ = jobs_;
     if (job_ < jobs_) tiles_of_(job_, tiles_);
     for (int i = 0; i < kStages; ++i) copy(i);
   }
@@ -104,7 +130,6 @@ class WeightStream {
   static constexpr int kGroupBlocks = kBlocks < 4 || kColumns > 1 ? 2 : 4;
   struct Group {
     uint4 x[kGroupBlocks][kColumns];
-    float scale[kGroupBlocks][kColumns][2];
   };
 
   __device__ void load(int first, const StreamInputs<kColumns>& inputs, Group& group) const {
@@ -126,17 +151,6 @@ class WeightStream {
         const bool exists = !kEnd || first + b < blocks_;
         group.x[b][c] =
             exists ? *reinterpret_cast<const uint4*>(x + b * kStride) : make_uint4(0, 0, 0, 0);
-      }
-      if constexpr (has_input_scale(kProduct)) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const float* scale = inputs.scale[c][i] + first * (kStride / 32);
-#pragma unroll
-          for (int b = 0; b < kGroupBlocks; ++b) {
-            const bool exists = !kEnd || first + b < blocks_;
-            group.scale[b][c][i] = exists ? scale[b * (kStride / 32)] : 0.0f;
-          }
-        }
       }
     }
   }
@@ -187,7 +201,7 @@ class WeightStream {
   }
 
   __device__ void copy_scales(const WeightTile& tile, std::byte* at) const {
-    constexpr int kRows = kProduct == Product::kF4Codes ? kTileOutputs : 1;
+    constexpr int kRows = kProduct == Product::kF4 ? kTileOutputs : 1;
     const int lane = threadIdx.x % 32;
     const int first = chunk_ * kBlocks;
     if (blocks_ % kBlocks == 0) {
@@ -222,48 +236,35 @@ class WeightStream {
       if constexpr (has_scale(kProduct)) {
         using Bytes = std::conditional_t<kGroupBlocks == 4, uint32_t, uint16_t>;
         const std::byte* at = base + kTileBytes + first;
-        const int row = kProduct == Product::kF4Codes ? g : 0;
+        const int row = kProduct == Product::kF4 ? g : 0;
         scales[0] = *reinterpret_cast<const Bytes*>(at + row * 8);
-        if constexpr (kProduct == Product::kF4Codes)
+        if constexpr (kProduct == Product::kF4)
           scales[1] = *reinterpret_cast<const Bytes*>(at + (row + 8) * 8);
       }
 #pragma unroll
       for (int b = 0; b < kGroupBlocks; ++b) {
-        uint32_t a0[4], a1[4];
-        fragment(base, g, first + b, t, a0);
-        fragment(base, g + 8, first + b, t, a1);
-        float w0 = 1, w1 = 1;
+        uint32_t f0 = 0, f1 = 0;
         if constexpr (has_scale(kProduct)) {
-          w0 = w1 = scale_value(scales[0], b);
-          if constexpr (kProduct == Product::kF4Codes) w1 = scale_value(scales[1], b);
+          f0 = f1 = block_factor(scales[0], b);
+          if constexpr (kProduct == Product::kF4) f1 = block_factor(scales[1], b);
         }
+        uint32_t a0[4], a1[4];
+        fragment(base, g, first + b, t, f0, a0);
+        fragment(base, g + 8, first + b, t, f1, a1);
 #pragma unroll
-        for (int c = 0; c < kColumns; ++c) {
-          float part[4] = {0, 0, 0, 0};
-          block_product<kProduct>(part, a0, a1, group.x[b][c]);
-          float s0 = 1, s1 = 1;
-          if constexpr (has_input_scale(kProduct)) {
-            s0 = group.scale[b][c][0];
-            s1 = group.scale[b][c][1];
-          }
-          float(&sum)[4] = acc[tile][c];
-          sum[0] = fmaf(w0 * s0, part[0], sum[0]);
-          sum[1] = fmaf(w0 * s1, part[1], sum[1]);
-          sum[2] = fmaf(w1 * s0, part[2], sum[2]);
-          sum[3] = fmaf(w1 * s1, part[3], sum[3]);
-        }
+        for (int c = 0; c < kColumns; ++c) block_product(acc[tile][c], a0, a1, group.x[b][c]);
       }
     }
   }
 
   // The thread's eight weights of a row in block b of the chunk.
-  __device__ static void fragment(const std::byte* base, int row, int b, int t,
+  __device__ static void fragment(const std::byte* base, int row, int b, int t, uint32_t factor,
                                   uint32_t (&pairs)[4]) {
     constexpr int kWords = thread_words(kProduct);
     const int byte = b * block_bytes(kProduct) + t * kWords * 4;
     uint32_t words[kWords];
     load_shared(base + row * kChunkBytes + ((byte / 16) ^ swizzle(row)) * 16 + byte % 16, words);
-    widen_eight<kProduct>(words, pairs);
+    widen_eight<kProduct>(words, factor, pairs);
   }
 
   Tiles tiles_of_;
@@ -278,7 +279,7 @@ class WeightStream {
   int next_ = 0;           // stage to be read next
 };
 
-// Sums of the slices in ascending order. partial: [slice][tile][16 outputs][columns], shared.
+// Sums of the slices in ascending order. partial: [16 outputs][columns], shared.
 template <int kColumns>
 __device__ inline void put_partial(float* partial, const float (&acc)[kColumns][4]) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -289,12 +290,12 @@ __device__ inline void put_partial(float* partial, const float (&acc)[kColumns][
       partial[(g + i / 2 * 8) * (kColumns * 8) + c * 8 + 2 * t + i % 2] = acc[c][i];
   }
 }
-// `partial`: of slice 0; slices lie `stride` floats apart.
-__device__ inline float sum_slices(const float* partial, int stride) {
+// The output; `partial`: of slice 0; slices lie `stride` floats apart.
+template <Product kProduct>
+__device__ inline float sum_slices(const float* partial, int stride, int slices) {
   float sum = 0;
-#pragma unroll
-  for (int s = 0; s < kSlices; ++s) sum += partial[s * stride];
-  return sum;
+  for (int s = 0; s < slices; ++s) sum += partial[s * stride];
+  return sum * output_factor(kProduct);
 }
 
 }  // namespace peregrine::cuda
