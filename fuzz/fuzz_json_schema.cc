@@ -17,7 +17,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!parsed.value) return 0;
   std::shared_ptr<const ByteGrammar> grammar;
   try {
-    grammar = std::make_shared<ByteGrammar>(json_schema_grammar(*parsed.value, "schema"));
+    JsonGrammar json;
+    grammar = std::make_shared<ByteGrammar>(
+        json.take(json.rule_for(*parsed.value, *parsed.value, "schema")));
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kInvalidArgument) std::abort();
     return 0;

@@ -1,6 +1,7 @@
 // The kinds of peregrine bench, one file each, and what they share.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <random>
 #include <string>
@@ -49,6 +50,10 @@ nlohmann::ordered_json bench_overhead(const BenchOptions& options);
 EngineOptions throughput_engine(const Model& model, int concurrency);
 std::vector<Request> throughput_requests(const Model& model, const BenchOptions& options,
                                          int concurrency);
+// Gives the engine all requests and waits for their ends. `on_event` is told which request an event
+// belongs to, one event at a time. Returns the seconds it took.
+double run_requests(Engine& engine, std::vector<Request> requests,
+                    const std::function<void(size_t request, const Event& event)>& on_event);
 // Registers bench cluster-sim, which has options of its own.
 void add_bench_cluster_sim(CLI::App& bench);
 

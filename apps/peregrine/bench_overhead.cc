@@ -8,8 +8,6 @@
 #include <spdlog/sinks/null_sink.h>
 #include <spdlog/spdlog.h>
 
-#include <condition_variable>
-#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "base/fail.h"
@@ -37,24 +35,10 @@ Round direct_round(const std::shared_ptr<const Model>& model, const BenchOptions
   Engine engine(model, throughput_engine(*model, concurrency));
   std::vector<Request> requests = throughput_requests(*model, o, concurrency);
   std::vector<std::vector<int32_t>> outputs(requests.size());
-  std::mutex mutex;
-  std::condition_variable changed;
-  size_t ended = 0;
-  const double begin = now_us();
-  for (size_t i = 0; i < requests.size(); ++i) {
-    engine.submit(std::move(requests[i]), [&, i](const Event& event) {
-      outputs[i].insert(outputs[i].end(), event.tokens.begin(), event.tokens.end());
-      if (!event.finished) return;
-      const std::lock_guard lock(mutex);
-      ++ended;
-      changed.notify_all();
-    });
-  }
-  {
-    std::unique_lock lock(mutex);
-    changed.wait(lock, [&] { return ended == outputs.size(); });
-  }
-  const double seconds = (now_us() - begin) * 1e-6;
+  const double seconds =
+      run_requests(engine, std::move(requests), [&](size_t i, const Event& event) {
+        outputs[i].insert(outputs[i].end(), event.tokens.begin(), event.tokens.end());
+      });
   Round round;
   size_t tokens = 0;
   for (const auto& output : outputs) {

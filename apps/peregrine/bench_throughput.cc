@@ -41,33 +41,19 @@ Json measure(const std::shared_ptr<const Model>& model, const BenchOptions& o, i
   Engine engine(model, options);
   std::vector<Request> requests = throughput_requests(*model, o, concurrency);
   const size_t count = requests.size();
-  std::mutex mutex;
-  std::condition_variable changed;
-  size_t ended = 0;
   std::vector<double> first, between;
   std::vector<double> last(count, 0);
-  const double begin = now_us();
-  for (size_t i = 0; i < count; ++i) {
-    engine.submit(std::move(requests[i]), [&, i](const Event& event) {
-      const double now = now_us();
-      const std::lock_guard lock(mutex);
-      double& previous = last[i];
-      if (!event.tokens.empty()) {
-        if (previous > 0)
-          between.push_back((now - previous) / static_cast<double>(event.tokens.size()));
-        previous = now;
-      }
-      if (!event.finished) return;
-      first.push_back(event.usage->ttft_seconds * 1000);
-      ++ended;
-      changed.notify_all();
-    });
-  }
-  {
-    std::unique_lock lock(mutex);
-    changed.wait(lock, [&] { return ended == count; });
-  }
-  const double seconds = (now_us() - begin) * 1e-6;
+  const double seconds =
+      run_requests(engine, std::move(requests), [&](size_t i, const Event& event) {
+        double& previous = last[i];
+        if (!event.tokens.empty()) {
+          const double now = now_us();
+          if (previous > 0)
+            between.push_back((now - previous) / static_cast<double>(event.tokens.size()));
+          previous = now;
+        }
+        if (event.finished) first.push_back(event.usage->ttft_seconds * 1000);
+      });
   const EngineStats stats = engine.stats();
   const double idle = stats.device_idle_seconds, busy = stats.device_busy_seconds;
   return {
@@ -110,6 +96,26 @@ std::vector<Request> throughput_requests(const Model& model, const BenchOptions&
     r.draft = drafts;
   }
   return requests;
+}
+
+double run_requests(Engine& engine, std::vector<Request> requests,
+                    const std::function<void(size_t request, const Event& event)>& on_event) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  size_t ended = 0;
+  const double begin = now_us();
+  for (size_t i = 0; i < requests.size(); ++i) {
+    engine.submit(std::move(requests[i]), [&, i](const Event& event) {
+      const std::lock_guard lock(mutex);
+      on_event(i, event);
+      if (!event.finished) return;
+      ++ended;
+      changed.notify_all();
+    });
+  }
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return ended == requests.size(); });
+  return (now_us() - begin) * 1e-6;
 }
 
 Json bench_throughput(const BenchOptions& options) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cassert>
 #include <chrono>
-#include <numeric>
 
 #include "base/fail.h"
 #include "engine/session_impl.h"
@@ -128,13 +127,14 @@ void Generator::draft(int count) {
   const DraftPrices now = automatic ? prices() : DraftPrices{};
   std::vector<float> logits(static_cast<size_t>(s.vocab()));
   int32_t previous = *anchor_;
+  double survival = 1;
   const int first[] = {0};
   for (int i = 0; i < count; ++i) {
     drafter.next(i, first, std::span(&previous, 1));
     float score;
     s.backend().copy_out(&score, drafter.confidence().data, sizeof(score));
     drafts_.scores.push_back(score);
-    const double survival = survival_from_scores(drafts_.scores).back();
+    survival = extend_survival(survival, score);
     const double threshold =
         automatic ? choice_.threshold(now, i) : slot_threshold(i, count, options_.draft.threshold);
     if (!(survival >= threshold)) break;
@@ -160,12 +160,10 @@ void Generator::record_step(int accepted, double us) {
   double cost = ledger.step_times.estimate(1 + verified) / ledger.step_times.estimate(1);
   if (!drafts_.scores.empty()) {
     // Its own time: sampled drafts take longer than greedy ones.
-    cost += std::min(draft_us_ / ledger.step_times.estimate(1), 2 * prices().pass);
-    const auto survival = survival_from_scores(drafts_.scores);
-    choice_.record({.expected = std::accumulate(survival.begin(), survival.begin() + verified, 0.0),
-                    .accepted = accepted,
-                    .cost = cost},
-                   ledger);
+    cost += std::min(draft_us_ / ledger.step_times.estimate(1), 2 * ledger.pass_times.estimate(1));
+    choice_.record(
+        {.expected = expected_drafts(drafts_.scores, verified), .accepted = accepted, .cost = cost},
+        ledger);
   }
   ledger.earn(cost);
 }

@@ -1,12 +1,13 @@
 #include "peregrine/model.h"
 
-#include <fmt/format.h>
 #include <openssl/sha.h>
 
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <span>
 
+#include "base/hex.h"
 #include "engine/model_impl.h"
 #include "text/token_map.h"
 
@@ -41,7 +42,7 @@ std::string identity_of(const std::string& folder) {
     const std::string bytes{std::istreambuf_iterator<char>(file), {}};
     unsigned char hash[SHA256_DIGEST_LENGTH];
     SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), hash);
-    for (const unsigned char byte : hash) identity += fmt::format("{:02x}", byte);
+    identity += to_hex(std::as_bytes(std::span(hash)));
   }
   return identity;
 }

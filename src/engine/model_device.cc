@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <numeric>
 
 #include "peregrine/error.h"
 #include "sampling/draft_length.h"
@@ -242,12 +241,10 @@ void ModelDevice::learn(const StepPlan& plan, const StepOutput& output, double s
       const int verified = output.groups[g].verified;
       const double rows_us = std::max(0.0, times.estimate(rows + verified) - times.estimate(rows));
       cost += (mine.pass_us + rows_us) * mine.tokens_per_us;
-      const auto survival = survival_from_scores(s.drafts.scores);
-      s.choice.record(
-          {.expected = std::accumulate(survival.begin(), survival.begin() + verified, 0.0),
-           .accepted = output.groups[g].accepted,
-           .cost = cost},
-          ledger());
+      s.choice.record({.expected = expected_drafts(s.drafts.scores, verified),
+                       .accepted = output.groups[g].accepted,
+                       .cost = cost},
+                      ledger());
     }
     ledger().earn(cost);
   }
@@ -278,6 +275,7 @@ void ModelDevice::draft_next(const StepPlan& plan, StepOutput& output) {
   drafter_->begin(draft_segments_);
   std::vector<int> active(draft_segments_.size());
   for (size_t i = 0; i < active.size(); ++i) active[i] = static_cast<int>(i);
+  std::vector<double> survival(draft_segments_.size(), 1);
   std::vector<int32_t> previous;
   const auto vocab = static_cast<size_t>(model_->vocab_size());
   for (int slot = 0; !active.empty(); ++slot) {
@@ -291,14 +289,15 @@ void ModelDevice::draft_next(const StepPlan& plan, StepOutput& output) {
     const auto logits = host_rows(drafter_->logits(), draft_buffer_);
     std::vector<int> still;
     for (size_t a = 0; a < active.size(); ++a) {
-      const DraftSegment& segment = draft_segments_[static_cast<size_t>(active[a])];
+      const auto which = static_cast<size_t>(active[a]);
+      const DraftSegment& segment = draft_segments_[which];
       Sequence& s = at(segment.slot);
       s.drafts.scores.push_back(scores[a]);
-      const double threshold =
-          s.setup->draft.mode == DraftMode::kAuto
-              ? s.choice.threshold(prices_of[static_cast<size_t>(active[a])], slot)
-              : slot_threshold(slot, segment.count, s.setup->draft.threshold);
-      if (!(survival_from_scores(s.drafts.scores).back() >= threshold)) continue;
+      survival[which] = extend_survival(survival[which], scores[a]);
+      const double threshold = s.setup->draft.mode == DraftMode::kAuto
+                                   ? s.choice.threshold(prices_of[which], slot)
+                                   : slot_threshold(slot, segment.count, s.setup->draft.threshold);
+      if (!(survival[which] >= threshold)) continue;
       s.sampler.draft(processor_, logits.subspan(a * vocab, vocab), s.length + 1, s.drafts);
       if (slot + 1 < segment.count) still.push_back(active[a]);
     }

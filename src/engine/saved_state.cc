@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cassert>
-
 namespace peregrine {
 
 std::string misfit(const SavedState& state, const StateShape& shape) {
@@ -29,25 +27,6 @@ std::string misfit(const SavedState& state, const StateShape& shape) {
                          index);
   }
   return {};
-}
-
-SavedState leading_part(const SavedState& state, const StateShape& shape, int64_t tokens) {
-  assert(tokens > 0 && tokens <= state.length());
-  if (tokens == state.length()) return state;
-  SavedState part{.tokens = {state.tokens.begin(), state.tokens.begin() + tokens},
-                  .exact = state.exact,
-                  .recent = {},
-                  .sources = {}};
-  for (size_t i = 0; i < shape.sources.size(); ++i) {
-    const auto rows = shape.rows(i, tokens);
-    const auto first = [rows](const std::vector<std::byte>& bytes, uint64_t row_bytes) {
-      return std::vector<std::byte>(bytes.begin(),
-                                    bytes.begin() + rows * static_cast<int64_t>(row_bytes));
-    };
-    part.sources.push_back({first(state.sources[i].main, shape.sources[i].main_row_bytes),
-                            first(state.sources[i].index, shape.sources[i].index_row_bytes)});
-  }
-  return part;
 }
 
 }  // namespace peregrine

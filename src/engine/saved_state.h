@@ -62,7 +62,4 @@ struct StateShape {
 // One sentence on why the state does not fit the shape (sizes, ids, length); empty: it does.
 std::string misfit(const SavedState& state, const StateShape& shape);
 
-// The state of the first `tokens` positions: rows only unless that is all of it.
-SavedState leading_part(const SavedState& state, const StateShape& shape, int64_t tokens);
-
 }  // namespace peregrine

@@ -29,6 +29,14 @@ std::vector<const TokenSet*> SequenceSampler::allowed_sets(std::span<const int32
   return sets;
 }
 
+// The last of them alone; null without a constraint.
+const TokenSet* SequenceSampler::allowed_behind(std::span<const int32_t> drafts) {
+  if (!constrained_) return nullptr;
+  ConstrainedOutput::Place place = constrained_->place();
+  for (const int32_t draft : drafts) place = constrained_->behind(place, draft);
+  return &constrained_->allowed(place);
+}
+
 void SequenceSampler::add_prompt(std::span<const int32_t> tokens) {
   if (!params_.uses_counts()) return;
   for (const int32_t token : tokens) counts_.add_prompt(token);
@@ -36,11 +44,8 @@ void SequenceSampler::add_prompt(std::span<const int32_t> tokens) {
 
 int32_t SequenceSampler::sample(LogitProcessor& processor, std::span<const float> logits,
                                 int64_t position) {
-  const auto allowed = allowed_sets({});
-  const LogitRow row{.logits = logits,
-                     .counts = &counts_,
-                     .masked = masked_,
-                     .allowed = allowed.empty() ? nullptr : allowed.back()};
+  const LogitRow row{
+      .logits = logits, .counts = &counts_, .masked = masked_, .allowed = allowed_behind({})};
   if (params_.greedy()) return processor.greedy_token(row, params_);
   rows_.resize(1);
   processor.process(row, params_, &rows_[0]);
@@ -52,11 +57,10 @@ void SequenceSampler::draft(LogitProcessor& processor, std::span<const float> lo
   // A slot is penalised as a plain step behind the earlier drafts would be.
   if (params_.uses_counts())
     for (const int32_t token : drafts.tokens) counts_.add(token);
-  const auto allowed = allowed_sets(drafts.tokens);
   const LogitRow row{.logits = logits,
                      .counts = &counts_,
                      .masked = masked_,
-                     .allowed = allowed.empty() ? nullptr : allowed.back()};
+                     .allowed = allowed_behind(drafts.tokens)};
   const auto slot = static_cast<uint32_t>(drafts.tokens.size());
   int32_t token;
   if (params_.greedy()) {

@@ -66,6 +66,7 @@ class SequenceSampler {
 
  private:
   std::vector<const TokenSet*> allowed_sets(std::span<const int32_t> drafts);
+  const TokenSet* allowed_behind(std::span<const int32_t> drafts);
 
   SamplingParams params_;
   uint64_t seed_;

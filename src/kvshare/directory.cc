@@ -5,6 +5,9 @@
 
 #include <array>
 #include <random>
+#include <span>
+
+#include "base/hex.h"
 
 namespace peregrine {
 
@@ -12,9 +15,7 @@ std::string conversation_key(const std::string& conversation_id) {
   std::array<unsigned char, SHA256_DIGEST_LENGTH> hash;
   SHA256(reinterpret_cast<const unsigned char*>(conversation_id.data()), conversation_id.size(),
          hash.data());
-  std::string key;
-  for (const unsigned char byte : hash) key += fmt::format("{:02x}", byte);
-  return key;
+  return to_hex(std::as_bytes(std::span(hash)));
 }
 
 std::string random_epoch() {

@@ -7,6 +7,7 @@
 // loses no state and a wrong answer of it can cost time only.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -65,7 +66,8 @@ struct DirectoryNotices {
 
 inline constexpr int64_t kRecordExpirySeconds = 24 * 60 * 60;
 
-// SHA-256 of a conversation's id, 64 hexadecimal digits: ids themselves never leave the server.
+// SHA-256 of a conversation's id in hexadecimal digits: ids themselves never leave the server.
+inline constexpr size_t kConversationKeyDigits = 64;
 std::string conversation_key(const std::string& conversation_id);
 // A random UUID, version 4.
 std::string random_epoch();

@@ -1,18 +1,17 @@
 #include "kvshare/local_directory.h"
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <utility>
+
+#include "engine/device.h"
 
 namespace peregrine {
 namespace {
 
 constexpr double kForever = std::numeric_limits<double>::infinity();
 
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now_seconds() { return now_us() * 1e-6; }
 
 }  // namespace
 

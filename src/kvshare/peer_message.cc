@@ -6,7 +6,6 @@
 #include <openssl/rand.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <filesystem>
@@ -15,6 +14,7 @@
 #include <type_traits>
 
 #include "base/fail.h"
+#include "base/hex.h"
 
 namespace peregrine {
 namespace {
@@ -99,9 +99,7 @@ struct Reader {
   void operator()(std::string& key) const {
     const auto bytes = take(kConversationKeyDigits);
     key.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
-    if (!std::all_of(key.begin(), key.end(), is_digit))
-      fail(ErrorKind::kIo, "a peer's message has a key that is not hexadecimal");
+    if (!is_hex(key)) fail(ErrorKind::kIo, "a peer's message has a key that is not hexadecimal");
   }
   void operator()(std::vector<std::byte>& address) const {
     uint32_t bytes = 0;

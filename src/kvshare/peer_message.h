@@ -16,8 +16,8 @@
 // is of no use to the other, or for another connection. `machine` is such a value of the machine: a
 // reader that gets the same is on it too, and names an address for shared memory. Nothing is said
 // about states before kWelcome. Messages are not encrypted: the secret keeps strangers out, the
-// network has to keep listeners out. Bytes: little endian, in the order of the fields, after a type
-// of four bytes; docs/sharing.md has the table.
+// network has to keep listeners out. Bytes: little endian, in the order of the fields below, after
+// a type of four bytes, which is the message's place in PeerMessage, counted from 1.
 #pragma once
 
 #include <array>
@@ -30,11 +30,11 @@
 #include <vector>
 
 #include "engine/saved_state.h"
+#include "kvshare/directory.h"
 
 namespace peregrine {
 
 inline constexpr uint32_t kPeerProtocolVersion = 1;
-inline constexpr size_t kConversationKeyDigits = 64;
 inline constexpr size_t kMaxAddressBytes = 16 * 1024;
 
 using Nonce = std::array<std::byte, 32>;

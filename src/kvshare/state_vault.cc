@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/fail.h"
+#include "base/hex.h"
 #include "kvshare/state_file.h"
 
 namespace peregrine {
@@ -22,19 +23,13 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kSuffix = ".kvstate";
-constexpr size_t kKeyDigits = 64;
-
-bool is_hex(std::string_view text) {
-  return std::all_of(text.begin(), text.end(),
-                     [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-}
 
 void check_label(const std::string& key, const DirectoryVersion& version) {
-  if (key.size() != kKeyDigits || !is_hex(key))
+  if (key.size() != kConversationKeyDigits || !is_hex(key))
     fail(ErrorKind::kInvalidArgument,
          "a conversation key of {} characters, expected {} "
          "hexadecimal digits",
-         key.size(), kKeyDigits);
+         key.size(), kConversationKeyDigits);
   if (version.epoch.size() > 36 ||
       !std::all_of(version.epoch.begin(), version.epoch.end(), [](char c) {
         return c == '-' || is_hex({&c, 1});
@@ -45,9 +40,7 @@ void check_label(const std::string& key, const DirectoryVersion& version) {
 // File names carry what the image does not say: whose it is and which version. Engine first, so
 // that a scan opens no file of another one; the epoch, which may hold dashes, last.
 std::string engine_prefix(const Fingerprint& fingerprint) {
-  std::string text;
-  for (size_t i = 0; i < 8; ++i) text += fmt::format("{:02x}", static_cast<int>(fingerprint[i]));
-  return text + "-";
+  return to_hex(std::span(fingerprint).first(8)) + "-";
 }
 
 struct Label {
@@ -64,9 +57,10 @@ std::optional<Label> parse_name(std::string_view name, const std::string& prefix
   if (!name.starts_with(prefix) || !name.ends_with(kSuffix)) return std::nullopt;
   name.remove_prefix(prefix.size());
   name.remove_suffix(std::string_view(kSuffix).size());
-  if (name.size() < kKeyDigits + 2 || name[kKeyDigits] != '-') return std::nullopt;
-  Label label{.key = std::string(name.substr(0, kKeyDigits)), .version = {}};
-  name.remove_prefix(kKeyDigits + 1);
+  if (name.size() < kConversationKeyDigits + 2 || name[kConversationKeyDigits] != '-')
+    return std::nullopt;
+  Label label{.key = std::string(name.substr(0, kConversationKeyDigits)), .version = {}};
+  name.remove_prefix(kConversationKeyDigits + 1);
   const auto [end, error] =
       std::from_chars(name.data(), name.data() + name.size(), label.version.sequence);
   if (error != std::errc() || end == name.data() + name.size() || *end != '-') return std::nullopt;

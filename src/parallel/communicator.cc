@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cassert>
-#include <chrono>
 #include <cstring>
 
 #include "base/fail.h"
+#include "engine/device.h"
 
 namespace peregrine {
 namespace {
@@ -18,9 +18,7 @@ constexpr double kHeldUpSeconds = 1;    // without a look: this process did not 
 constexpr int kBusyPolls = 200;         // before a waiting rank gives its core away
 constexpr useconds_t kSleepUs = 20;
 
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now_seconds() { return now_us() * 1e-6; }
 
 std::string name_of(const char* tag, int layer) {
   return layer < 0 ? fmt::format("\"{}\"", tag) : fmt::format("\"{}\" of layer {}", tag, layer);
@@ -54,7 +52,7 @@ Bytes& Communicator::begin_message(int peer, const Collective& what, size_t byte
   header.layer = what.layer;
   header.shape = what.shape;
   header.number = number_;
-  header.step = step_;
+  header.step = step();
   Bytes& message = messages_[static_cast<size_t>(peer)];
   message.resize(sizeof(header) + bytes);
   std::memcpy(message.data(), &header, sizeof(header));
@@ -176,7 +174,7 @@ void Communicator::watch(const Collective& what, double waiting_since, double pa
 
 void Communicator::stop_group(const std::string& why) {
   const std::string sentence =
-      fmt::format("rank {} of {} stopped in step {}: {}", rank(), ranks(), step_, why);
+      fmt::format("rank {} of {} stopped in step {}: {}", rank(), ranks(), step(), why);
   if (options_.on_failure) options_.on_failure(sentence);
   throw Error(ErrorKind::kUnavailable, sentence);
 }

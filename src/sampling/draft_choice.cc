@@ -41,7 +41,7 @@ DraftPrices draft_prices(const StepTimes& times, int rows, int drafts, double to
 }
 
 DraftLedger::DraftLedger()
-    : allowance_(kAllowanceMost), stood_(kCalibrationPrior), expected_(kCalibrationPrior) {}
+    : allowance_(kAllowanceMost), tally_{kCalibrationPrior, kCalibrationPrior} {}
 
 void DraftLedger::earn(double tokens) {
   allowance_ = std::min(allowance_ + kAllowanceShare * tokens, kAllowanceMost);
@@ -51,9 +51,9 @@ void DraftLedger::settle(double gain) {
   allowance_ = std::clamp(allowance_ + gain, -kDebtMost, kAllowanceMost);
 }
 
-void DraftLedger::calibrate(const DraftPass& pass) {
-  stood_ = kCalibrationMemory * stood_ + pass.accepted;
-  expected_ = kCalibrationMemory * expected_ + pass.expected;
+void DraftTally::add(const DraftPass& pass) {
+  stood = kCalibrationMemory * stood + pass.accepted;
+  expected = kCalibrationMemory * expected + pass.expected;
 }
 
 DraftChoice::DraftChoice() : tokens_(kPassPrior), cost_(kPassPrior) {}
@@ -72,10 +72,9 @@ double DraftChoice::threshold(const DraftPrices& prices, int slot) const {
 
 void DraftChoice::record(const DraftPass& pass, DraftLedger& ledger) {
   ledger.calibrate(pass);
-  stood_ = kCalibrationMemory * stood_ + pass.accepted;
-  expected_ = kCalibrationMemory * expected_ + pass.expected;
+  tally_.add(pass);
   const double calibration =
-      (stood_ + kAnswerPrior * ledger.calibration()) / (expected_ + kAnswerPrior);
+      (tally_.stood + kAnswerPrior * ledger.calibration()) / (tally_.expected + kAnswerPrior);
   const double tokens = 1 + calibration * pass.expected;
   ledger.settle(tokens - pass.cost);
   tokens_ = kPassMemory * tokens_ + tokens;

@@ -40,6 +40,12 @@ struct DraftPass {
   double cost = 0;      // of pass and step, in tokens; a step without drafts costs 1
 };
 
+// Drafts that were expected to stand and that stood, of late.
+struct DraftTally {
+  double stood = 0, expected = 0;
+  void add(const DraftPass& pass);
+};
+
 // What all answers of one model on one machine share.
 class DraftLedger {
  public:
@@ -54,12 +60,12 @@ class DraftLedger {
   void settle(double gain);  // of a pass
 
   // Drafts that stand for each one that the confidences promise, of late.
-  double calibration() const { return stood_ / expected_; }
-  void calibrate(const DraftPass& pass);
+  double calibration() const { return tally_.stood / tally_.expected; }
+  void calibrate(const DraftPass& pass) { tally_.add(pass); }
 
  private:
   double allowance_;
-  double stood_, expected_;
+  DraftTally tally_;
 };
 
 // What one answer has learned.
@@ -81,8 +87,8 @@ class DraftChoice {
   bool trusted() const;
 
   int passes_ = 0;
-  double tokens_, cost_;             // expected of the last passes and spent on them
-  double stood_ = 0, expected_ = 0;  // drafts of this answer, as in the ledger
+  double tokens_, cost_;  // expected of the last passes and spent on them
+  DraftTally tally_;      // of this answer
 };
 
 }  // namespace peregrine

@@ -1,8 +1,8 @@
 #include "sampling/draft_length.h"
 
 #include <algorithm>
-
 #include <cmath>
+#include <numeric>
 
 namespace peregrine {
 
@@ -19,6 +19,11 @@ std::vector<double> survival_from_scores(std::span<const float> scores) {
     survival.push_back(product);
   }
   return survival;
+}
+
+double expected_drafts(std::span<const float> scores, int count) {
+  const auto survival = survival_from_scores(scores.first(static_cast<size_t>(count)));
+  return std::accumulate(survival.begin(), survival.end(), 0.0);
 }
 
 double slot_threshold(int slot, int slots, double threshold) {

@@ -16,6 +16,9 @@ double extend_survival(double survival, float score);
 // 0..i are all accepted. `scores` are the raw outputs of the confidence head, one a slot.
 std::vector<double> survival_from_scores(std::span<const float> scores);
 
+// How many of the first `count` drafts are expected to stand: the sum of their survivals.
+double expected_drafts(std::span<const float> scores, int count);
+
 // The threshold that applies at `slot` of a block of `slots`: with three or more slots the last
 // two use half and a quarter.
 double slot_threshold(int slot, int slots, double threshold);

@@ -336,14 +336,4 @@ ByteGrammar JsonGrammar::take(int root) {
   return std::move(g_);
 }
 
-ByteGrammar json_object_grammar() {
-  JsonGrammar json;
-  return json.take(json.any_object());
-}
-
-ByteGrammar json_schema_grammar(const JsonValue& schema, const std::string& field) {
-  JsonGrammar json;
-  return json.take(json.rule_for(schema, schema, field));
-}
-
 }  // namespace peregrine

@@ -16,13 +16,7 @@
 
 namespace peregrine {
 
-// Any JSON object.
-ByteGrammar json_object_grammar();
-
-// Throws Error(kInvalidArgument) naming what is not understood; its place begins with `field`.
-ByteGrammar json_schema_grammar(const JsonValue& schema, const std::string& field);
-
-// The parts, for grammars that hold JSON.
+// Rules of JSON values, for a grammar that is or holds JSON.
 class JsonGrammar {
  public:
   JsonGrammar();
@@ -31,7 +25,8 @@ class JsonGrammar {
   int any_object() const { return any_object_; }
   int any_value() const { return any_value_; }
   // The rule of a schema whose $refs are looked up in `document`; no other document may have been
-  // at its address before. Throws what json_schema_grammar() throws; the grammar stays of use.
+  // at its address before. Throws Error(kInvalidArgument) naming what is not understood, its place
+  // beginning with `place`; the grammar stays of use.
   int rule_for(const JsonValue& schema, const JsonValue& document, const std::string& place);
   ByteGrammar take(int root);
 

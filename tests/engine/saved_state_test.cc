@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
-namespace peregrine {
+#include "support/leading_part.h"
+
+namespace peregrine::test {
 namespace {
 
 StateShape shape() {
@@ -62,4 +64,4 @@ TEST(SavedState, LeadingPartKeepsRowsAndDropsTheRecentPart) {
 }
 
 }  // namespace
-}  // namespace peregrine
+}  // namespace peregrine::test

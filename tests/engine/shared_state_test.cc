@@ -7,6 +7,7 @@
 #include "engine/saved_state.h"
 #include "engine/tiny.h"
 #include "peregrine/engine.h"
+#include "support/leading_part.h"
 
 namespace peregrine::test {
 namespace {

@@ -12,6 +12,7 @@
 
 #include "kvshare/state_rig.h"
 #include "peregrine/error.h"
+#include "support/leading_part.h"
 
 namespace peregrine::test {
 namespace {

@@ -19,9 +19,13 @@ using Grammar = std::shared_ptr<const ByteGrammar>;
 
 Grammar of_schema(const std::string& schema) {
   const JsonValue value = *parse_json(schema).value;
-  return std::make_shared<ByteGrammar>(json_schema_grammar(value, "schema"));
+  JsonGrammar json;
+  return std::make_shared<ByteGrammar>(json.take(json.rule_for(value, value, "schema")));
 }
-Grammar any_object() { return std::make_shared<ByteGrammar>(json_object_grammar()); }
+Grammar any_object() {
+  JsonGrammar json;
+  return std::make_shared<ByteGrammar>(json.take(json.any_object()));
+}
 
 bool matches(const Grammar& grammar, const std::string& text) {
   GrammarMatcher matcher(grammar);

@@ -3,10 +3,11 @@
 #include <spdlog/spdlog.h>
 
 #include <atomic>
-#include <condition_variable>
-#include <deque>
 #include <unordered_map>
 #include <utility>
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/thread_pool.hpp>
 
 #include "base/fail.h"
 #include "kvshare/transfer.h"
@@ -21,47 +22,6 @@ using Clock = PortLoop::Clock;
 
 constexpr size_t kMaxPeers = 256;
 constexpr size_t kMaxSends = 64;  // of one peer under way
-
-// Runs vault look-ups, which may read files, away from the loop.
-class Loader {
- public:
-  Loader() : thread_([this] { run(); }) {}
-  ~Loader() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    wake_.notify_all();
-    thread_.join();
-  }
-  void post(std::function<void()> task) {
-    {
-      const std::lock_guard lock(mutex_);
-      tasks_.push_back(std::move(task));
-    }
-    wake_.notify_all();
-  }
-
- private:
-  void run() {
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      wake_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
-      if (stopping_) return;
-      const auto task = std::move(tasks_.front());
-      tasks_.pop_front();
-      lock.unlock();
-      task();
-      lock.lock();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<std::function<void()>> tasks_;
-  bool stopping_ = false;
-  std::thread thread_;
-};
 
 }  // namespace
 
@@ -79,12 +39,12 @@ class TransferServer::Impl {
     });
     address_ = listener_->address();
     loop_.add(&port_);
-    loader_.emplace();
     loop_.start([this](Clock::time_point now) { return expire(now); });
   }
 
   ~Impl() {
-    loader_.reset();
+    loader_.stop();
+    loader_.join();
     loop_.post([this] {
       while (!peers_.empty()) drop(peers_.begin()->first, End::kClosed);
       listener_.reset();
@@ -270,7 +230,7 @@ class TransferServer::Impl {
     peer.until =
         Clock::now() + std::min<std::chrono::milliseconds>(
                            options_.max_read, std::chrono::milliseconds(request.deadline_ms));
-    loader_->post([this, id, key = request.key] {
+    boost::asio::post(loader_, [this, id, key = request.key] {
       PinnedImage image = vault_.pin(key);
       loop_.post([this, id, image = std::move(image)] { offer(id, image); });
     });
@@ -330,7 +290,7 @@ class TransferServer::Impl {
   UcxPort port_;
   std::optional<UcxListener> listener_;
   std::string address_;
-  std::optional<Loader> loader_;
+  boost::asio::thread_pool loader_{1};  // for look-ups in the vault, which may read files
 
   std::atomic<int64_t> peers_count_{0}, refused_{0}, requests_{0}, reading_{0}, expired_{0},
       broken_{0};
