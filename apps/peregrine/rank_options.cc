@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <numeric>
 #include <thread>
@@ -18,19 +19,43 @@ namespace peregrine {
 namespace {
 
 constexpr unsigned kLastWordSeconds = 3;
+constexpr useconds_t kForwardUs = 300'000;
+
+// What the handler of SIGTERM looks at.
+std::atomic<const RankGroup*> watched_group;
+std::atomic<const Communicator*> watched_steps;
 
 // Other threads may be in the middle of anything, and the other ranks wait: nothing is unwound.
-// Of several threads that notice, one speaks.
-void end_process(const std::string& sentence) {
+// Of several that notice, one speaks. It leaves mpirun the time to pass its words on: what is still
+// in the pipe when mpirun learns of this process's end is lost. Handlers may call it.
+void end_process(std::string_view sentence) {
   static std::atomic_flag speaking;
   while (speaking.test_and_set()) pause();
-  fmt::print(stderr, "peregrine: {}\n", sentence);
+  std::array<char, 512> line;
+  const auto end = fmt::format_to_n(line.data(), line.size() - 1, "peregrine: {}", sentence).out;
+  *end = '\n';
+  // A failure to write could not be told anybody.
+  (void)!write(STDERR_FILENO, line.data(), static_cast<size_t>(end + 1 - line.data()));
+  usleep(kForwardUs);
   _exit(1);
 }
 
-// mpirun ends the ranks that are left when one has died. They get the time to notice themselves and
-// to name it.
-void end_soon(int) { alarm(kLastWordSeconds); }
+// mpirun ends the ranks that are left as soon as one has died, with SIGKILL soon after SIGTERM:
+// they name it at once. When all processes are there, it is asked to stop itself.
+void on_terminate(int) {
+  const RankGroup& group = *watched_group;
+  const int dead = group.dead_rank();
+  if (dead < 0) {
+    alarm(kLastWordSeconds);
+    return;
+  }
+  std::array<char, 256> sentence;
+  const auto end = fmt::format_to_n(sentence.data(), sentence.size(),
+                                    "rank {} of {} stopped in step {}: rank {} has died",
+                                    group.rank(), group.ranks(), watched_steps.load()->step(), dead)
+                       .out;
+  end_process({sentence.data(), static_cast<size_t>(end - sentence.data())});
+}
 
 }  // namespace
 
@@ -101,12 +126,19 @@ Ranks::Ranks(const RankFlags& flags, int most_dp) : balance_(flags.balance) {
                                     .on_failure = end_process};
   control_ = group_->open(options);
   if (!several()) return;
-  signal(SIGTERM, end_soon);
+  watched_group = group_.get();
+  watched_steps = control_.get();
+  signal(SIGTERM, on_terminate);
   loading_ = std::make_unique<LoadingWatch>(group_->open_transport(), options);
   if (ep == 1) return;
   experts_ = std::make_unique<RankExperts>(group_->open(options));
+  watched_steps = &experts_->communicator();
   votes_ = std::make_unique<VoteChannel>(group_->open(options));
   voting_ = std::make_unique<Voting>(*votes_, VotingOptions{});
+}
+
+Ranks::~Ranks() {
+  if (several()) signal(SIGTERM, SIG_DFL);
 }
 
 std::shared_ptr<const Model> Ranks::load(ModelOptions options) {

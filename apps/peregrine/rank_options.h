@@ -36,6 +36,7 @@ class Ranks {
   // `most_dp`: ranks that can take requests in this command, 0: all. Throws
   // Error(kInvalidArgument) when the flags do not fit the ranks that were started.
   Ranks(const RankFlags& flags, int most_dp);
+  ~Ranks();
 
   int rank() const { return group_->rank(); }
   int ranks() const { return group_->ranks(); }

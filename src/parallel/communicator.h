@@ -73,8 +73,8 @@ class Communicator {
 
   int rank() const { return transport_->rank(); }
   int ranks() const { return transport_->ranks(); }
-  void set_step(int64_t step) { step_ = step; }  // for sentences
-  int64_t step() const { return step_; }
+  void set_step(int64_t step) { step_.store(step, std::memory_order_relaxed); }  // for sentences
+  int64_t step() const { return step_.load(std::memory_order_relaxed); }         // by any thread
 
   // Sends outgoing[r] to rank r and returns what each rank sent here; what a rank sends itself
   // comes back as it is. The result is valid until the next call.
@@ -102,7 +102,7 @@ class Communicator {
   const std::unique_ptr<Transport> transport_;
   const std::shared_ptr<LastArrival> arrival_;
   const CommunicatorOptions options_;
-  int64_t step_ = 0;
+  std::atomic<int64_t> step_ = 0;
   uint64_t number_ = 0;          // of collectives so far
   std::vector<Bytes> messages_;  // out, by peer
   std::vector<Bytes> arrived_;   // in, by peer: payloads

@@ -37,6 +37,7 @@ class MpiTransport : public Transport {
     MPI_Comm_dup(MPI_COMM_WORLD, &comm_);
     MPI_Comm_rank(comm_, &rank_);
     MPI_Comm_size(comm_, &ranks_);
+    arriving_.resize(static_cast<size_t>(ranks_));
   }
   // The communicator is not freed: that is a collective call, and peers may be gone.
 
@@ -54,16 +55,25 @@ class MpiTransport : public Transport {
     if (done != 0) sends_.clear();
     return done != 0;
   }
+  // A long message arrives in parts, which the sender has to help with: it is received in the
+  // background, since a sender that stops in between would hold a blocking call for ever.
   bool receive(int peer, Bytes& message) override {
-    int there = 0;
-    MPI_Message handle;
-    MPI_Status status;
-    MPI_Improbe(peer, kMessageTag, comm_, &there, &handle, &status);
-    if (there == 0) return false;
-    int bytes = 0;
-    MPI_Get_count(&status, MPI_BYTE, &bytes);
-    message.resize(static_cast<size_t>(bytes));
-    MPI_Mrecv(message.data(), bytes, MPI_BYTE, &handle, MPI_STATUS_IGNORE);
+    Arriving& arriving = arriving_[static_cast<size_t>(peer)];
+    if (arriving.request == MPI_REQUEST_NULL) {
+      int there = 0;
+      MPI_Message handle;
+      MPI_Status status;
+      MPI_Improbe(peer, kMessageTag, comm_, &there, &handle, &status);
+      if (there == 0) return false;
+      int bytes = 0;
+      MPI_Get_count(&status, MPI_BYTE, &bytes);
+      arriving.message.resize(static_cast<size_t>(bytes));
+      MPI_Imrecv(arriving.message.data(), bytes, MPI_BYTE, &handle, &arriving.request);
+    }
+    int done = 0;
+    MPI_Test(&arriving.request, &done, MPI_STATUS_IGNORE);
+    if (done == 0) return false;
+    message.swap(arriving.message);
     return true;
   }
   bool alive(int peer) override {
@@ -72,8 +82,14 @@ class MpiTransport : public Transport {
   }
 
  private:
+  struct Arriving {
+    Bytes message;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0, ranks_ = 1;
+  std::vector<Arriving> arriving_;  // by peer
   std::vector<MPI_Request> sends_;
   const std::vector<pid_t> local_pids_;
 };
@@ -106,6 +122,13 @@ MpiGroup::MpiGroup() : arrival_(std::make_shared<LastArrival>(0)) {
 int MpiGroup::local_ranks() const {
   return static_cast<int>(
       std::count_if(local_pids_.begin(), local_pids_.end(), [](pid_t pid) { return pid != 0; }));
+}
+
+// A process that its parent has not looked at yet counts as there: /proc is not for handlers.
+int MpiGroup::dead_rank() const {
+  for (size_t rank = 0; rank < local_pids_.size(); ++rank)
+    if (local_pids_[rank] != 0 && kill(local_pids_[rank], 0) != 0) return static_cast<int>(rank);
+  return -1;
 }
 
 MpiGroup::~MpiGroup() {

@@ -24,6 +24,7 @@ class MpiGroup : public RankGroup {
   int rank() const override { return rank_; }
   int ranks() const override { return ranks_; }
   int local_ranks() const override;
+  int dead_rank() const override;
   std::unique_ptr<Transport> open_transport() override;
   std::unique_ptr<Communicator> open(const CommunicatorOptions& options) override;
 

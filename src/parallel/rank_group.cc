@@ -15,6 +15,7 @@ class SingleGroup : public RankGroup {
   int rank() const override { return 0; }
   int ranks() const override { return 1; }
   int local_ranks() const override { return 1; }
+  int dead_rank() const override { return -1; }
   std::unique_ptr<Transport> open_transport() override {
     return std::make_unique<SingleTransport>();
   }

@@ -16,6 +16,8 @@ class RankGroup {
   virtual int rank() const = 0;
   virtual int ranks() const = 0;
   virtual int local_ranks() const = 0;  // of them on this host
+  // A rank of this host whose process is gone, or -1. Signal handlers may ask.
+  virtual int dead_rank() const = 0;
   // One more channel between all ranks, for messages or for collectives; every rank must ask for
   // the same ones in the same order.
   virtual std::unique_ptr<Transport> open_transport() = 0;
