@@ -271,7 +271,11 @@ void EngineLoop::measure(const StepState& step) {
   int prefill_rows = 0, decodes = 0;
   for (const RowGroup& group : step.plan.groups)
     group.kind == GroupKind::kPrefill ? prefill_rows += group.count : ++decodes;
-  if (decodes > 0 && step.error.empty()) pace_.record(prefill_rows, us);
+  if (decodes > 0 && step.error.empty())
+    pace_.record({.prompt_rows = prefill_rows,
+                  .us = us,
+                  .decoding = decodes,
+                  .reading = std::max(0, scheduler_.places() - decodes)});
 }
 
 void EngineLoop::post_process(StepState& step) {

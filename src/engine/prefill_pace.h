@@ -13,8 +13,9 @@ namespace peregrine {
 
 class PrefillPace {
  public:
-  // How much slower decoding may get beside prompts, in the median; leaves the slowest steps room
-  // to stay within twice.
+  // How much slower decoding may get beside prompts, in the median, while no more sequences read
+  // their prompts than decode; leaves the slowest steps room to stay within twice. With more of
+  // them the allowance grows in proportion: each step then delays more first tokens than next ones.
   static constexpr double kSlowdown = 1.5;
   static constexpr int kProbeEvery = 16;  // steps
 
@@ -23,8 +24,15 @@ class PrefillPace {
   // Prompt rows that step `number` may hold beside decode rows; 0 in one step of kProbeEvery.
   int rows(int64_t number) const { return number % kProbeEvery == 0 ? 0 : rows_; }
 
-  // A step with decode rows and `prompt_rows` others took `us` microseconds.
-  void record(int prompt_rows, double us);
+  // A step of `decoding` sequences (at least 1) and `prompt_rows` other rows took `us`
+  // microseconds, while `reading` sequences with a place in the batch had not read their prompts.
+  struct Measured {
+    int prompt_rows = 0;
+    double us = 0;
+    int decoding = 1;
+    int reading = 0;
+  };
+  void record(const Measured& step);
 
  private:
   // The last few numbers.
@@ -40,7 +48,7 @@ class PrefillPace {
     int64_t count_ = 0;
   };
 
-  void choose(double cost_us);
+  void choose(double cost_us, double slowdown);
 
   int max_rows_;
   int rows_ = 8;

@@ -6,6 +6,7 @@
 // pages for the worst case, so that a device step can never run out.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -45,6 +46,8 @@ class Scheduler {
   Sequence* owner(const RowGroup& group) const;
   int waiting() const { return static_cast<int>(waiting_.size()); }
   int running() const { return static_cast<int>(running_.size()); }
+  // Sequences in the batch, and waiting ones that it has places for.
+  int places() const { return std::min(running() + waiting(), options_.max_running); }
   bool idle() const { return waiting_.empty() && running_.empty() && releases_.empty(); }
   // Every sequence that has not ended; the callback must not add or remove any.
   void for_each(const std::function<void(Sequence&)>& visit);

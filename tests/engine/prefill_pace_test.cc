@@ -12,11 +12,12 @@ namespace {
 constexpr int kMaxRows = 128;
 
 // Runs steps whose time is a function of their prompt rows; returns the rows of the last chunk.
-int settle(PrefillPace& pace, int steps, const std::function<double(int)>& step_us) {
+int settle(PrefillPace& pace, int steps, const std::function<double(int)>& step_us,
+           int decoding = 4, int reading = 1) {
   int rows = 0;
   for (int64_t number = 0; number < steps; ++number) {
     const int now = pace.rows(number);
-    pace.record(now, step_us(now));
+    pace.record({.prompt_rows = now, .us = step_us(now), .decoding = decoding, .reading = reading});
     if (now > 0) rows = now;
   }
   return rows;
@@ -25,6 +26,17 @@ int settle(PrefillPace& pace, int steps, const std::function<double(int)>& step_
 TEST(PrefillPace, FillsTheAllowance) {
   PrefillPace pace(kMaxRows);
   EXPECT_EQ(settle(pace, 1000, [](int rows) { return 1000 + 20.5 * rows; }), 24);
+}
+
+// As many first tokens wait as next ones: nothing changes. Three times as many: three times the
+// allowance, and the batch fills.
+TEST(PrefillPace, ReadsFasterWhereMoreReadThanDecode) {
+  const auto step_us = [](int rows) { return 1000 + 20.5 * rows; };
+  PrefillPace pace(kMaxRows);
+  EXPECT_EQ(settle(pace, 1000, step_us, 4, 4), 24);
+  EXPECT_EQ(settle(pace, 1000, step_us, 4, 12), 73);
+  EXPECT_EQ(settle(pace, 1000, step_us, 12, 4), 24);
+  EXPECT_EQ(settle(pace, 2000, step_us, 1, 255), kMaxRows);
 }
 
 TEST(PrefillPace, RunsOneRowWhereEvenThatIsTooSlow) {
@@ -60,7 +72,7 @@ TEST(PrefillPace, FollowsRowsThatGetDearer) {
 TEST(PrefillPace, ShortPromptsDoNotRaiseIt) {
   PrefillPace pace(kMaxRows);
   for (int64_t number = 0; number < 1000; ++number)
-    pace.record(std::min(2, pace.rows(number)), 1000);
+    pace.record({.prompt_rows = std::min(2, pace.rows(number)), .us = 1000});
   EXPECT_EQ(pace.rows(1), 8);
 }
 
@@ -68,7 +80,7 @@ TEST(PrefillPace, LowersItAfterShortPromptsToo) {
   PrefillPace pace(kMaxRows);
   for (int64_t number = 0; number < 1000; ++number) {
     const int now = std::min(4, pace.rows(number));
-    pace.record(now, 1000 + 400 * now);
+    pace.record({.prompt_rows = now, .us = 1000.0 + 400 * now});
   }
   EXPECT_EQ(pace.rows(1), 1);
 }
