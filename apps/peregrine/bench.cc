@@ -27,6 +27,7 @@ constexpr const char* kExamples =
     "  peregrine bench throughput --max-concurrency 256 --trace trace.json\n"
     "  peregrine bench serve --url http://127.0.0.1:8000 --clients 256 --seconds 300\n"
     "  peregrine bench overhead --repetitions 5\n"
+    "  peregrine bench transfer\n"
     "  peregrine bench cluster-sim --help";
 
 void check(const std::string& kind, const BenchOptions& o) {
@@ -62,6 +63,7 @@ void run(const std::string& kind, const BenchOptions& o) {
   if (kind == "latency") result["latency"] = bench_latency(o);
   if (kind == "serve") result["serve"] = bench_serve(o);
   if (kind == "overhead") result["overhead"] = bench_overhead(o);
+  if (kind == "transfer") result["transfer"] = bench_transfer(o);
   if (kind == "speculation") result["speculation"] = bench_speculation(o);
   if (o.json) write_output(result.dump(2) + "\n");
 }
@@ -105,10 +107,10 @@ void add_bench(CLI::App& app) {
   command->footer(kExamples);
   command
       ->add_option("kind", *kind,
-                   "decode, prefill, speculation, scheduler, throughput, latency, serve or "
-                   "overhead (default: decode and prefill)")
+                   "decode, prefill, speculation, scheduler, throughput, latency, serve, "
+                   "overhead or transfer (default: decode and prefill)")
       ->check(CLI::IsMember({"decode", "prefill", "speculation", "scheduler", "throughput",
-                             "latency", "serve", "overhead"}));
+                             "latency", "serve", "overhead", "transfer"}));
   add_device_options(*command, o->model);
   command->get_option("--model")->required(false);  // synthetic weights and devices need none
   command->add_flag("--synthetic", o->synthetic, "Random weights of the sizes below, in memory");

@@ -45,6 +45,7 @@ nlohmann::ordered_json bench_throughput(const BenchOptions& options);
 nlohmann::ordered_json bench_latency(const BenchOptions& options);
 nlohmann::ordered_json bench_serve(const BenchOptions& options);
 nlohmann::ordered_json bench_overhead(const BenchOptions& options);
+nlohmann::ordered_json bench_transfer(const BenchOptions& options);
 
 // What bench throughput runs: the engine, and all the requests given to it at once.
 EngineOptions throughput_engine(const Model& model, int concurrency);

@@ -20,6 +20,7 @@ void add_chat(CLI::App& app);
 void add_eplb(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);
+void add_kv(CLI::App& app);
 void add_serve(CLI::App& app);
 void add_tokenize(CLI::App& app);
 

@@ -39,6 +39,7 @@ int main(int argc, char** argv) {
     peregrine::add_bench(app);
     peregrine::add_eplb(app);
     peregrine::add_inspect(app);
+    peregrine::add_kv(app);
     peregrine::add_serve(app);
     peregrine::add_tokenize(app);
     app.parse(argc, argv);

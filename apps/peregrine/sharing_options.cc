@@ -22,11 +22,16 @@ std::string read_secret(const std::string& path) {
 FetchedState fetched(FetchResult result) {
   FetchedState state{.image = std::move(result.image),
                      .failure = {},
+                     .message = {},
                      .bytes = result.bytes,
                      .seconds = result.seconds};
   if (result.outcome != FetchOutcome::kFetched) {
     state.image = nullptr;
     state.failure = outcome_name(result.outcome);
+    state.message = std::move(result.message);
+    state.owner_fault =
+        result.outcome == FetchOutcome::kUnreachable || result.outcome == FetchOutcome::kDeadline ||
+        result.outcome == FetchOutcome::kRefused || result.outcome == FetchOutcome::kOtherEngine;
   }
   return state;
 }
@@ -75,13 +80,18 @@ SharingSetup::SharingSetup(const SharingFlags& flags, Engine& engine) {
       fail(ErrorKind::kInvalidArgument, "--kv-listen {}: expected --kv-secret-file with it",
            flags.listen);
     const std::string secret = read_secret(flags.secret_file);
-    const Transport transport = parse_transport(flags.transport);
+    const PeerTransport transport = parse_transport(flags.transport);
     server_ = std::make_unique<TransferServer>(
         *vault_,
         TransferServerOptions{.listen = flags.listen, .secret = secret, .transport = transport});
-    client_ = std::make_unique<TransferClient>(TransferClientOptions{
-        .shape = engine.state_shape(), .secret = secret, .transport = transport});
+    client_ =
+        std::make_unique<TransferClient>(TransferClientOptions{.shape = engine.state_shape(),
+                                                               .secret = secret,
+                                                               .transport = transport,
+                                                               .address = server_->address()});
     options.address = server_->address();
+    options.serving = [this] { return server_->stats(); };
+    options.fetch_memory = [this] { return client_->memory_bytes(); };
     options.fetch = [this](const std::string& address, const std::string& key,
                            std::span<const int32_t> tokens, int64_t min_tokens) {
       return fetched(client_->fetch(

@@ -98,6 +98,8 @@ RedisConnection::RedisConnection(const RedisAddress& address, std::chrono::milli
   if (!context_) fail(ErrorKind::kUnavailable, "Redis: no memory for a connection");
   if (context_->err) give_up(context_->errstr);
   if (redisSetTimeout(context_.get(), time) != REDIS_OK) give_up("no time limit can be set");
+  // A subscriber sends nothing, so nothing else would tell it that the other side is gone.
+  if (address.unix_path.empty()) redisEnableKeepAlive(context_.get());
   if (!address.password.empty()) {
     std::vector<std::string> auth = {"AUTH"};
     if (!address.user.empty()) auth.push_back(address.user);

@@ -18,6 +18,7 @@ constexpr int64_t kMinGain = 16;
 constexpr double kAssumedLink = 1e9;          // bytes a second, before the first fetch
 constexpr double kMeasuredBytes = 64 * 1024;  // smaller fetches say nothing about the link
 constexpr auto kReclaimRetry = std::chrono::seconds(1);
+constexpr int kLongestPause = 30;  // times SharingOptions::owner_pause
 constexpr const char* kUnknownEpoch = "00000000-0000-0000-0000-000000000000";
 
 // Another name after every start: what an earlier life of this address owned is gone.
@@ -30,9 +31,26 @@ std::string address_of(const std::string& owner) { return owner.substr(0, owner.
 
 }  // namespace
 
+const char* source_name(StateSource source) {
+  switch (source) {
+    case StateSource::kNone:
+      return "none";
+    case StateSource::kEngine:
+      return "engine";
+    case StateSource::kVault:
+      return "vault";
+    case StateSource::kRemote:
+      return "remote";
+  }
+  return "";
+}
+
 Sharing::Sharing(Engine& engine, StateVault& vault, const MakeDirectory& make_directory,
                  SharingOptions options)
     : engine_(engine), vault_(vault), options_(std::move(options)), shape_(engine.state_shape()) {
+  for (auto outcome = FetchOutcome::kAbsent; outcome <= FetchOutcome::kCancelled;
+       outcome = static_cast<FetchOutcome>(static_cast<int>(outcome) + 1))
+    stats_.fetch_failures[outcome_name(outcome)] = 0;  // to be seen before the first
   DirectoryNotices notices;
   // The state moved on: the older one here would only take room.
   notices.claimed = [this](const std::string& key, const std::string&) { vault_.drop(key); };
@@ -158,6 +176,28 @@ bool Sharing::worth_fetching(int64_t tokens, int64_t cached) const {
   return bytes / (link_bytes_per_second_ > 0 ? link_bytes_per_second_ : kAssumedLink) < compute;
 }
 
+// An owner that is cut off would cost every request of its conversations the deadline, and those
+// that wait behind them too.
+bool Sharing::is_paused(const std::string& address) const {
+  const std::lock_guard lock(mutex_);
+  const auto at = pauses_.find(address);
+  return at != pauses_.end() && std::chrono::steady_clock::now() < at->second.until;
+}
+
+// With the lock.
+void Sharing::judge_owner(const std::string& address, bool fault) {
+  if (!fault) {
+    pauses_.erase(address);
+    return;
+  }
+  Pause& pause = pauses_[address];
+  const auto now = std::chrono::steady_clock::now();
+  if (now < pause.until) return;  // several requests found out at once
+  pause.length =
+      std::clamp(2 * pause.length, options_.owner_pause, kLongestPause * options_.owner_pause);
+  pause.until = now + pause.length;
+}
+
 PinnedImage Sharing::fetch(const std::string& key, const DirectoryRecord& record,
                            std::span<const int32_t> prompt, int64_t min_tokens) {
   {
@@ -168,8 +208,19 @@ PinnedImage Sharing::fetch(const std::string& key, const DirectoryRecord& record
         return recent.image;
     }
   }
-  FetchedState got = options_.fetch(address_of(record.owner), key, prompt, min_tokens);
+  const std::string address = address_of(record.owner);
+  FetchedState got;
+  if (is_paused(address))
+    got.failure = "paused";
+  else
+    got = options_.fetch(address, key, prompt, min_tokens);
+  if (!got.message.empty())
+    spdlog::log(got.owner_fault || got.failure == outcome_name(FetchOutcome::kDamaged)
+                    ? spdlog::level::warn
+                    : spdlog::level::info,
+                "sharing: no state from {}: {} ({})", address, got.failure, got.message);
   const std::lock_guard lock(mutex_);
+  if (got.failure != "paused") judge_owner(address, got.owner_fault);
   stats_.fetched_bytes += got.bytes;
   stats_.fetch_seconds += got.seconds;
   if (!got.image) {
@@ -225,7 +276,17 @@ std::shared_ptr<const SavedState> Sharing::hold(SavedState state) {
           }};
 }
 
-void Sharing::prepare(const std::string& key, Request& request) {
+// Memory is believed no more than a disk or a network; one hash costs little beside a wrong token.
+bool Sharing::is_intact(const std::string& key, const StateImage& image, int64_t prefix) {
+  if (image.intact(prefix)) return true;
+  spdlog::warn("sharing: a state of {} tokens in memory is damaged and dropped", image.held());
+  vault_.drop(key);
+  const std::lock_guard lock(mutex_);
+  ++stats_.damaged_in_memory;
+  return false;
+}
+
+StateSource Sharing::prepare(const std::string& key, Request& request) {
   const auto record = look_up(key);
   std::optional<DirectoryVersion> seen;
   if (record) seen = record->version;
@@ -238,12 +299,16 @@ void Sharing::prepare(const std::string& key, Request& request) {
       found.image
           ? std::min(found.image->held(), found.image->manifest().common_prefix(request.prompt))
           : 0;
-  if (prefix >= cached + kMinGain) request.state = hold(found.image->state(prefix));
+  if (prefix >= cached + kMinGain && (found.remote || is_intact(key, *found.image, prefix)))
+    request.state = hold(found.image->state(prefix));
+  const StateSource source = request.state
+                                 ? found.remote ? StateSource::kRemote : StateSource::kVault
+                             : cached > 0 ? StateSource::kEngine
+                                          : StateSource::kNone;
   const std::lock_guard lock(mutex_);
   std::erase_if(recent_fetches_, [&](const Fetched& recent) { return recent.key == key; });
-  ++(request.state ? found.remote ? stats_.fetched : stats_.vault_hits
-     : cached > 0  ? stats_.engine_hits
-                   : stats_.misses);
+  ++stats_.requests[static_cast<size_t>(source)];
+  return source;
 }
 
 // -- after a request
@@ -289,7 +354,10 @@ SharingStats Sharing::stats() const {
   {
     const std::lock_guard lock(mutex_);
     stats = stats_;
+    stats.prepared = held_;
   }
+  if (options_.serving) stats.serving = options_.serving();
+  if (options_.fetch_memory) stats.fetch_memory_bytes = options_.fetch_memory();
   stats.directory_available = directory_->available();
   stats.vault = vault_.stats();
   return stats;

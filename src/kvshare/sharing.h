@@ -7,7 +7,8 @@
 // lead to a wrong state. Every failure ends in computing the prompt and a count.
 #pragma once
 
-#include <atomic>
+#include <array>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -24,6 +25,7 @@
 
 #include "kvshare/directory.h"
 #include "kvshare/state_vault.h"
+#include "kvshare/transfer.h"
 #include "peregrine/engine.h"
 
 namespace peregrine {
@@ -32,9 +34,16 @@ namespace peregrine {
 struct FetchedState {
   PinnedImage image;    // null: nothing
   std::string failure;  // one word when there is nothing: "deadline", "damaged", ...
+  std::string message;  // and one sentence
   uint64_t bytes = 0;   // moved
   double seconds = 0;
+  // The owner is not to be asked again soon, whatever the conversation.
+  bool owner_fault = false;
 };
+
+// Where a request's state came from.
+enum class StateSource { kNone, kEngine, kVault, kRemote };
+const char* source_name(StateSource source);
 
 struct SharingOptions {
   // Reads what a prefix of the tokens needs, at least `min_tokens`, within a deadline of its own.
@@ -46,19 +55,28 @@ struct SharingOptions {
   std::string address;
   int max_prepared = 6;    // requests being prepared, and requests that wait with a state in memory
   int max_waiting = 1024;  // for a thread that prepares them
+  // That an owner which did not answer is left alone; doubles up to 30 times as long.
+  std::chrono::milliseconds owner_pause{1000};
+  // What the two sides of transfer do now, for stats(); may be empty.
+  std::function<TransferServerStats()> serving;
+  std::function<uint64_t()> fetch_memory;
 };
 
 struct SharingStats {
-  // Requests by where the state came from.
-  int64_t engine_hits = 0, vault_hits = 0, fetched = 0, misses = 0;
+  std::array<int64_t, 4> requests{};  // by StateSource
+  int64_t requests_from(StateSource source) const { return requests[static_cast<size_t>(source)]; }
   int64_t recompute_chosen = 0;  // a fetch would have taken longer
   uint64_t fetched_bytes = 0;
   double fetch_seconds = 0;
   int64_t claims = 0, stale = 0, unpublished = 0;  // ended turns; the last: directory away
   int64_t reclaimed = 0;
   int64_t directory_failures = 0;  // operations without an answer
+  int64_t damaged_in_memory = 0;   // states dropped for it
   bool directory_available = false;
   std::map<std::string, int64_t> fetch_failures;  // by FetchedState::failure
+  int64_t prepared = 0;                           // states that wait for their request's turn
+  uint64_t fetch_memory_bytes = 0;                // of states fetched or being fetched
+  TransferServerStats serving;
   VaultStats vault;
 };
 
@@ -82,8 +100,9 @@ class Sharing {
   // earlier turns as they were sampled; `prompt`: the ids known so far. May fetch.
   std::vector<int32_t> known_tokens(const std::string& key, std::span<const int32_t> prompt);
   // Gives the request the state to continue from, and announces its own when it has ended. Blocks
-  // for as long as the directory and a fetch may take.
-  void prepare(const std::string& key, Request& request);
+  // for as long as the directory and a fetch may take. request.on_state is let go of once the
+  // state is announced, or when it is known that there will be none.
+  StateSource prepare(const std::string& key, Request& request);
 
   SharingStats stats() const;
 
@@ -104,6 +123,9 @@ class Sharing {
   PinnedImage fetch(const std::string& key, const DirectoryRecord& record,
                     std::span<const int32_t> prompt, int64_t min_tokens);
   bool worth_fetching(int64_t tokens, int64_t cached) const;
+  bool is_paused(const std::string& address) const;
+  void judge_owner(const std::string& address, bool fault);
+  bool is_intact(const std::string& key, const StateImage& image, int64_t prefix);
   std::shared_ptr<const SavedState> hold(SavedState state);
   void publish(const std::string& key, std::optional<DirectoryVersion> seen,
                const SavedState& state);
@@ -125,6 +147,11 @@ class Sharing {
   bool reclaim_all_ = true;            // at the start: what files were found; later: a new epoch
   std::list<Fetched> recent_fetches_;  // newest first; between known_tokens() and prepare()
   double link_bytes_per_second_ = 0;   // measured; 0: not yet
+  struct Pause {
+    std::chrono::steady_clock::time_point until;
+    std::chrono::milliseconds length{};
+  };
+  std::map<std::string, Pause> pauses_;  // of owners, by address
   SharingStats stats_;
 
   std::unique_ptr<Directory> directory_;

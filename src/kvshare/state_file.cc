@@ -23,8 +23,8 @@ std::vector<std::byte> read_manifest(const FileDescriptor& file) {
   return bytes;
 }
 
-void check(const StateManifest& manifest, const StateShape& shape, uint64_t file_bytes) {
-  if (const std::string why = manifest.misfit(shape); !why.empty())
+void check(const StateManifest& manifest, const StateShape* shape, uint64_t file_bytes) {
+  if (const std::string why = shape != nullptr ? manifest.misfit(*shape) : ""; !why.empty())
     fail(ErrorKind::kIo, "has {}", why);
   if (manifest.image_bytes() != file_bytes)
     fail(ErrorKind::kIo, "has {} bytes, expected {}", file_bytes, manifest.image_bytes());
@@ -48,14 +48,14 @@ void write_image_file(const std::string& path, const StateImage& image) {
   }
 }
 
-StateManifest read_manifest_file(const std::string& path, const StateShape& shape) {
+StateManifest read_manifest_file(const std::string& path, const StateShape* shape) {
   const FileDescriptor file(path, O_RDONLY | O_CLOEXEC);
   StateManifest manifest = StateManifest::parse(read_manifest(file));
   check(manifest, shape, file.size());
   return manifest;
 }
 
-StateImage read_image_file(const std::string& path, const StateShape& shape) {
+StateImage read_image_file(const std::string& path, const StateShape* shape) {
   const FileDescriptor file(path, O_RDONLY | O_CLOEXEC);
   const std::vector<std::byte> head = read_manifest(file);
   check(StateManifest::parse(head), shape, file.size());

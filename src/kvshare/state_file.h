@@ -18,9 +18,9 @@ std::string temporary_name(const std::string& path);
 // Removes what it has written when it fails.
 void write_image_file(const std::string& path, const StateImage& image);
 
-// The manifest alone; checks that it fits the shape and the file's size.
-StateManifest read_manifest_file(const std::string& path, const StateShape& shape);
+// The manifest alone; checks that it fits the file's size and the shape; null: any engine's.
+StateManifest read_manifest_file(const std::string& path, const StateShape* shape = nullptr);
 // All of it, every block checked.
-StateImage read_image_file(const std::string& path, const StateShape& shape);
+StateImage read_image_file(const std::string& path, const StateShape* shape = nullptr);
 
 }  // namespace peregrine

@@ -46,10 +46,20 @@ StateImage StateImage::build(const SavedState& state, const StateShape& shape) {
 }
 
 StateImage StateImage::of_manifest(std::span<const std::byte> bytes) {
+  return of_manifest(bytes, PageBuffer(StateManifest::parse(bytes).image_bytes()));
+}
+
+StateImage StateImage::of_manifest(std::span<const std::byte> bytes, PageBuffer pages) {
   StateManifest manifest = StateManifest::parse(bytes);
-  PageBuffer buffer(manifest.image_bytes());
-  std::copy_n(bytes.begin(), manifest.manifest_bytes(), buffer.bytes().begin());
-  return StateImage(std::move(manifest), std::move(buffer));
+  assert(pages.bytes().size() == manifest.image_bytes());
+  std::copy_n(bytes.begin(), manifest.manifest_bytes(), pages.bytes().begin());
+  return StateImage(std::move(manifest), std::move(pages));
+}
+
+bool StateImage::intact(int64_t prefix) const {
+  const std::vector<ByteRange> ranges = manifest_.ranges(prefix);
+  return std::all_of(ranges.begin(), ranges.end(),
+                     [&](const ByteRange& range) { return manifest_.intact(range, part(range)); });
 }
 
 SavedState StateImage::state(int64_t prefix) const {

@@ -22,9 +22,10 @@ class StateImage {
   // Copies and hashes the state. Throws Error(kInvalidArgument) when it does not fit the shape,
   // Error(kOutOfMemory).
   static StateImage build(const SavedState& state, const StateShape& shape);
-  // An image with its manifest only, to be filled. Throws Error(kIo) as StateManifest::parse(),
-  // Error(kOutOfMemory).
+  // An image with its manifest only, to be filled, in pages of its own or in those given, which
+  // have its size. Throws Error(kIo) as StateManifest::parse(), Error(kOutOfMemory).
   static StateImage of_manifest(std::span<const std::byte> manifest);
+  static StateImage of_manifest(std::span<const std::byte> manifest, PageBuffer pages);
 
   const StateManifest& manifest() const { return manifest_; }
   // All of it, manifest first: what is sent and written.
@@ -40,7 +41,12 @@ class StateImage {
   // The ranges of that many tokens are there and checked.
   void set_held(int64_t tokens) { held_ = tokens; }
   int64_t held() const { return held_; }
+  // Hashes what `prefix` tokens need, 0 < prefix <= held(), again.
+  bool intact(int64_t prefix) const;
   bool is_complete() const { return held_ == manifest_.length(); }
+
+  // The end of the image.
+  PageBuffer take_pages() { return std::move(buffer_); }
 
   // The state of the first `prefix` tokens, 0 < prefix <= held(); with its recent part where
   // manifest().is_whole(prefix).

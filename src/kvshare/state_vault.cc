@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <charconv>
 #include <condition_variable>
 #include <cstdio>
 #include <filesystem>
@@ -14,63 +13,17 @@
 #include <utility>
 
 #include "base/fail.h"
-#include "base/hex.h"
 #include "kvshare/state_file.h"
+#include "kvshare/state_file_name.h"
 
 namespace peregrine {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kSuffix = ".kvstate";
-
-void check_label(const std::string& key, const DirectoryVersion& version) {
-  if (key.size() != kConversationKeyDigits || !is_hex(key))
-    fail(ErrorKind::kInvalidArgument,
-         "a conversation key of {} characters, expected {} "
-         "hexadecimal digits",
-         key.size(), kConversationKeyDigits);
-  if (version.epoch.size() > 36 ||
-      !std::all_of(version.epoch.begin(), version.epoch.end(), [](char c) {
-        return c == '-' || is_hex({&c, 1});
-      }))
-    fail(ErrorKind::kInvalidArgument, "directory epoch \"{}\", expected a UUID", version.epoch);
-}
-
-// File names carry what the image does not say: whose it is and which version. Engine first, so
-// that a scan opens no file of another one; the epoch, which may hold dashes, last.
-std::string engine_prefix(const Fingerprint& fingerprint) {
-  return to_hex(std::span(fingerprint).first(8)) + "-";
-}
-
-struct Label {
-  std::string key;
-  DirectoryVersion version;
-};
-
-std::string file_name(const std::string& prefix, const std::string& key,
-                      const DirectoryVersion& version) {
-  return fmt::format("{}{}-{}-{}{}", prefix, key, version.sequence, version.epoch, kSuffix);
-}
-
-std::optional<Label> parse_name(std::string_view name, const std::string& prefix) {
-  if (!name.starts_with(prefix) || !name.ends_with(kSuffix)) return std::nullopt;
-  name.remove_prefix(prefix.size());
-  name.remove_suffix(std::string_view(kSuffix).size());
-  if (name.size() < kConversationKeyDigits + 2 || name[kConversationKeyDigits] != '-')
-    return std::nullopt;
-  Label label{.key = std::string(name.substr(0, kConversationKeyDigits)), .version = {}};
-  name.remove_prefix(kConversationKeyDigits + 1);
-  const auto [end, error] =
-      std::from_chars(name.data(), name.data() + name.size(), label.version.sequence);
-  if (error != std::errc() || end == name.data() + name.size() || *end != '-') return std::nullopt;
-  label.version.epoch = name.substr(static_cast<size_t>(end - name.data()) + 1);
-  try {
-    check_label(label.key, label.version);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-  return label;
+void check_name(const std::string& key, const DirectoryVersion& version) {
+  if (const std::string why = misnamed(key, version); !why.empty())
+    fail(ErrorKind::kInvalidArgument, "{}", why);
 }
 
 }  // namespace
@@ -86,7 +39,7 @@ std::optional<Label> parse_name(std::string_view name, const std::string& prefix
 class StateVault::Core : public std::enable_shared_from_this<StateVault::Core> {
  public:
   explicit Core(VaultOptions options)
-      : options_(std::move(options)), prefix_(engine_prefix(options_.shape.fingerprint)) {
+      : options_(std::move(options)), engine_(engine_name(options_.shape.fingerprint)) {
     if (options_.directory.empty()) return;
     std::error_code error;
     fs::create_directories(options_.directory, error);
@@ -113,7 +66,7 @@ class StateVault::Core : public std::enable_shared_from_this<StateVault::Core> {
 
  private:
   struct Entry {
-    Label label;
+    StateFileName label;
     int64_t tokens = 0;
     uint64_t bytes = 0;
     std::unique_ptr<const StateImage> image;
@@ -127,8 +80,8 @@ class StateVault::Core : public std::enable_shared_from_this<StateVault::Core> {
   using Lock = std::unique_lock<std::mutex>;
 
   void scan();
-  std::string path_of(const Label& label) const {
-    return options_.directory + "/" + file_name(prefix_, label.key, label.version);
+  std::string path_of(const StateFileName& label) const {
+    return options_.directory + "/" + label.text();
   }
 
   // All of these are called with the lock; those that take it may let go of it meanwhile.
@@ -147,7 +100,7 @@ class StateVault::Core : public std::enable_shared_from_this<StateVault::Core> {
   static VaultEntry describe(const Entry& entry);
 
   VaultOptions options_;
-  const std::string prefix_;
+  const std::string engine_;  // in file names
   mutable std::mutex mutex_;
   std::condition_variable changed_;  // an entry is no longer busy
   std::unordered_map<std::string, EntryPtr> index_;
@@ -304,14 +257,14 @@ bool StateVault::Core::write_file(const EntryPtr& entry, const StateImage& image
 
 bool StateVault::Core::put(const std::string& key, const DirectoryVersion& version,
                            StateImage image) {
-  check_label(key, version);
+  check_name(key, version);
   if (const std::string why = image.manifest().misfit(options_.shape); !why.empty())
     fail(ErrorKind::kInvalidArgument, "an image with {}", why);
   if (!image.is_complete())
     fail(ErrorKind::kInvalidArgument, "an image with {} of its {} tokens", image.held(),
          image.manifest().length());
   auto entry = std::make_shared<Entry>();
-  entry->label = {key, version};
+  entry->label = {engine_, key, version};
   entry->tokens = image.manifest().length();
   entry->bytes = image.manifest().image_bytes();
   auto owned = std::make_unique<const StateImage>(std::move(image));
@@ -380,7 +333,7 @@ PinnedImage StateVault::Core::pin(const std::string& key) {
     if (room) {
       lock.unlock();
       try {
-        image = std::make_unique<const StateImage>(read_image_file(entry->path, options_.shape));
+        image = std::make_unique<const StateImage>(read_image_file(entry->path, &options_.shape));
       } catch (const Error& error) {
         problem = error.what();
       }
@@ -431,7 +384,7 @@ std::vector<VaultEntry> StateVault::Core::entries() const {
 }
 
 bool StateVault::Core::relabel(const std::string& key, const DirectoryVersion& version) {
-  check_label(key, version);
+  check_name(key, version);
   Lock lock(mutex_);
   for (;;) {
     const auto it = index_.find(key);
@@ -500,10 +453,10 @@ void StateVault::Core::scan() {
        it.increment(error)) {
     const std::string name = it->path().filename().string();
     std::error_code ignored;
-    if (!name.starts_with(prefix_)) continue;
-    if (name.ends_with(temporary_name(kSuffix)))
+    if (!name.starts_with(engine_)) continue;
+    if (name.ends_with(temporary_name(kStateFileSuffix)))
       fs::remove(it->path(), ignored);
-    else if (name.ends_with(kSuffix))
+    else if (name.ends_with(kStateFileSuffix))
       paths.emplace_back(it->last_write_time(ignored), it->path().string());
   }
   if (error) {
@@ -515,10 +468,10 @@ void StateVault::Core::scan() {
   for (const auto& [time, path] : paths) {
     auto entry = std::make_shared<Entry>();
     try {
-      const auto label = parse_name(fs::path(path).filename().string(), prefix_);
+      const auto label = StateFileName::parse(fs::path(path).filename().string());
       if (!label) fail(ErrorKind::kIo, "has a name that is not a saved state's");
       entry->label = *label;
-      const StateManifest manifest = read_manifest_file(path, options_.shape);
+      const StateManifest manifest = read_manifest_file(path, &options_.shape);
       entry->tokens = manifest.length();
       entry->bytes = manifest.image_bytes();
     } catch (const Error& problem) {

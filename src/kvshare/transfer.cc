@@ -4,22 +4,22 @@
 
 namespace peregrine {
 
-Transport parse_transport(const std::string& name) {
-  for (const Transport transport :
-       {Transport::kAuto, Transport::kTcp, Transport::kSharedMemory, Transport::kRdma})
+PeerTransport parse_transport(const std::string& name) {
+  for (const PeerTransport transport : {PeerTransport::kAuto, PeerTransport::kTcp,
+                                        PeerTransport::kSharedMemory, PeerTransport::kRdma})
     if (name == transport_name(transport)) return transport;
   fail(ErrorKind::kInvalidArgument, "transport \"{}\": expected auto, tcp, shm or rdma", name);
 }
 
-const char* transport_name(Transport transport) {
+const char* transport_name(PeerTransport transport) {
   switch (transport) {
-    case Transport::kAuto:
+    case PeerTransport::kAuto:
       return "auto";
-    case Transport::kTcp:
+    case PeerTransport::kTcp:
       return "tcp";
-    case Transport::kSharedMemory:
+    case PeerTransport::kSharedMemory:
       return "shm";
-    case Transport::kRdma:
+    case PeerTransport::kRdma:
       return "rdma";
   }
   return "";

@@ -24,11 +24,11 @@ namespace peregrine {
 
 // How bytes move. kAuto: RDMA where both sides have a device, shared memory on one machine, else
 // TCP. The others restrict that; kRdma throws where there is no device.
-enum class Transport { kAuto, kTcp, kSharedMemory, kRdma };
+enum class PeerTransport { kAuto, kTcp, kSharedMemory, kRdma };
 
 // "auto", "tcp", "shm" or "rdma"; throws Error(kInvalidArgument).
-Transport parse_transport(const std::string& name);
-const char* transport_name(Transport transport);
+PeerTransport parse_transport(const std::string& name);
+const char* transport_name(PeerTransport transport);
 // Whether this build can move states between servers.
 bool transfer_available();
 
@@ -37,7 +37,7 @@ inline constexpr size_t kMinSecretBytes = 16;
 struct TransferServerOptions {
   std::string listen;  // "host:port"; port 0 takes a free one
   std::string secret;  // shared by all members, at least kMinSecretBytes
-  Transport transport = Transport::kAuto;
+  PeerTransport transport = PeerTransport::kAuto;
   int max_readers = 16;                          // at once; others are told to come back
   std::chrono::milliseconds max_read{30'000};    // from request to done, whatever the reader asks
   std::chrono::milliseconds max_silence{5'000};  // for a stranger to prove itself
@@ -72,7 +72,8 @@ class TransferServer {
 struct TransferClientOptions {
   StateShape shape;
   std::string secret;
-  Transport transport = Transport::kAuto;
+  PeerTransport transport = PeerTransport::kAuto;
+  std::string address;                 // of this server: whose network it uses; empty: any
   int max_fetches = 4;                 // at once; more wait
   uint64_t memory_bytes = 4ull << 30;  // of images being fetched, and of fetched ones until they go
 };

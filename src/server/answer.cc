@@ -16,7 +16,11 @@ class Answer : public std::enable_shared_from_this<Answer> {
   void start() {
     std::vector<std::shared_ptr<Generation>> started;
     try {
-      share_conversation(service_, exchange_->request(), plan_.choices);
+      const auto source = share_conversation(
+          service_, exchange_->request(), plan_.choices,
+          [self = shared_from_this()] { self->exchange_->post([self] { self->settled(); }); });
+      unsettled_ = source.has_value();
+      if (source) plan_.record.state = source_name(*source);
       for (size_t i = 0; i < plan_.choices.size(); ++i) {
         // Updates may come before begin(): they wait.
         auto deliver = [self = shared_from_this(), i](GenerationUpdate update) {
@@ -27,6 +31,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
                                             std::move(plan_.choices[i]), std::move(deliver)));
       }
     } catch (...) {
+      plan_.choices.clear();  // they may hold this answer
       exchange_->post([self = shared_from_this()] { self->over_ = true; });
       for (const auto& generation : started) generation->cancel();
       throw;
@@ -49,7 +54,14 @@ class Answer : public std::enable_shared_from_this<Answer> {
     if (!begun_ && !over_) return early_.push_back({choice, std::move(update)});
     if (update.end) plan_.record.add(*update.end);
     if (!over_) pass_on(choice, update);
-    if (update.end && --open_ == 0) finish();
+    if (update.end && --open_ == 0 && !unsettled_) finish();
+  }
+
+  // Whoever has read the whole answer may ask the next question of another server: the state has
+  // to be announced by then.
+  void settled() {
+    unsettled_ = false;
+    if (begun_ && open_ == 0) finish();
   }
 
   void pass_on(size_t choice, const GenerationUpdate& update) {
@@ -101,6 +113,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
   const std::shared_ptr<Exchange> exchange_;
   AnswerPlan plan_;
   size_t open_;                        // choices that have not ended
+  bool unsettled_ = false;             // the conversation's new state may yet be announced
   bool begun_ = false, over_ = false;  // over: the formatter is not told anything any more
   std::vector<std::pair<size_t, GenerationUpdate>> early_;
   std::vector<std::shared_ptr<Generation>> generations_;

@@ -42,6 +42,9 @@ class BatchExchange : public Exchange {
       : work_(std::move(work)), request_(std::move(request)), done_(std::move(done)) {}
 
   const HttpRequest& request() const override { return request_; }
+  void add_header(std::string name, std::string value) override {
+    request_.headers.emplace_back(std::move(name), std::move(value));
+  }
   void respond(HttpResponse response) override;
   void begin_stream(HttpHeaders headers) override;
   void write(std::string events) override;

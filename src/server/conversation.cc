@@ -1,13 +1,17 @@
 #include "server/conversation.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kvshare/sharing.h"
 #include "server/api_error.h"
 #include "text/control_tokens.h"
+#include "text/json_text.h"
 
 namespace peregrine {
 namespace {
+
+constexpr const char* kField = "prompt_cache_key";
 
 // The model's turns in a sequence of tokens: what lies between an assistant's header with its mode
 // switch and the end of the turn.
@@ -37,6 +41,19 @@ std::string conversation_owner(const HttpRequest& request) {
   return owner;
 }
 
+bool may_name_conversation(const Service& service, const HttpRequest& request) {
+  return conversation_of(service, request) || request.body.find(kField) != std::string::npos;
+}
+
+void name_conversation(const Service& service, Exchange& exchange) {
+  const HttpRequest& request = exchange.request();
+  if (conversation_of(service, request) || request.body.find(kField) == std::string::npos) return;
+  const JsonParse parsed = parse_json(request.body);
+  const JsonValue* name = parsed.value ? parsed.value->find(kField) : nullptr;
+  if (name != nullptr && name->string() != nullptr)
+    exchange.add_header(service.options.conversation_header, *name->string());
+}
+
 std::optional<std::string> conversation_of(const Service& service, const HttpRequest& request) {
   const std::string* name = request.header(service.options.conversation_header);
   if (!name || name->empty()) return std::nullopt;
@@ -51,7 +68,7 @@ void require_conversation(const Service& service, const ChatRequest& chat,
     throw ApiError(400,
                    "a conversation with earlier answers has to be named, expected its id in the "
                    "header " +
-                       service.options.conversation_header,
+                       service.options.conversation_header + " or in " + kField,
                    service.options.conversation_header, "conversation_required");
 }
 
@@ -84,15 +101,27 @@ bool learn_turns(const Service& service, const ChatRequest& chat, const HttpRequ
   return learned;
 }
 
-void share_conversation(const Service& service, const HttpRequest& request,
-                        std::vector<GenerationRequest>& choices) {
+std::optional<StateSource> share_conversation(const Service& service, const HttpRequest& request,
+                                              std::vector<GenerationRequest>& choices,
+                                              std::function<void()> settled) {
   const auto key = service.sharing ? conversation_of(service, request) : std::nullopt;
-  if (!key || choices.empty()) return;
-  service.sharing->prepare(*key, choices.front().engine);
+  if (!key || choices.empty()) return std::nullopt;
+  Request& first = choices.front().engine;
+  const StateSource source = service.sharing->prepare(*key, first);
+  // Goes with the last copy of the function, called or not.
+  ++service.unsettled;
+  const std::shared_ptr<void> last(
+      nullptr, [&service, settled = std::move(settled)](void*) mutable {
+        std::exchange(settled, nullptr)();  // and lets go of what it holds
+        --service.unsettled;
+      });
+  first.on_state = [announce = std::move(first.on_state), last](const auto& state) {
+    announce(state);
+  };
   for (GenerationRequest& choice : choices) {
-    if (choice.engine.prompt == choices.front().engine.prompt)
-      choice.engine.state = choices.front().engine.state;
+    if (choice.engine.prompt == first.prompt) choice.engine.state = first.state;
   }
+  return source;
 }
 
 }  // namespace peregrine

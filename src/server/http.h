@@ -47,7 +47,9 @@ class Exchange {
  public:
   virtual ~Exchange() = default;
 
-  virtual const HttpRequest& request() const = 0;  // constant once the handler runs
+  virtual const HttpRequest& request() const = 0;
+  // As if the client had sent it too. Before others look at the request.
+  virtual void add_header(std::string name, std::string value) = 0;
 
   virtual void respond(HttpResponse response) = 0;
 

@@ -67,6 +67,9 @@ class HttpConnection::ActiveExchange : public Exchange,
       : connection_(std::move(connection)), request_(std::move(request)) {}
 
   const HttpRequest& request() const override { return request_; }
+  void add_header(std::string name, std::string value) override {
+    request_.headers.emplace_back(std::move(name), std::move(value));
+  }
 
   void respond(HttpResponse response) override {
     post([this, response = std::move(response)] {
@@ -147,7 +150,7 @@ class HttpConnection::ActiveExchange : public Exchange,
   }
 
   const std::shared_ptr<HttpConnection> connection_;
-  const HttpRequest request_;
+  HttpRequest request_;
   std::string out_;
   bool streaming_ = false, done_ = false, disconnected_ = false;
   std::function<void()> on_disconnect_;

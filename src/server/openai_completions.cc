@@ -84,7 +84,7 @@ void parse_stream(RequestFields& fields, CompletionAnswerOptions& options) {
 void handle_completions(Service& service, const std::shared_ptr<Exchange>& exchange) {
   const JsonValue body = parse_body(exchange->request());
   RequestFields fields(body);
-  for (const char* name : {"user", "metadata", "store"}) fields.know(name);
+  for (const char* name : {"user", "metadata", "store", "prompt_cache_key"}) fields.know(name);
   CompletionAnswerOptions options{.id = random_id("cmpl-"), .created = unix_time()};
   options.model = parse_model(fields, service);
   std::vector<Prompt> prompts = parse_prompts(fields, service);

@@ -50,12 +50,13 @@ void RequestRecord::add(const GenerationEnd& end) {
 
 void log_request_end(const RequestRecord& r) {
   spdlog::info(
-      "request_end id={} endpoint={} peer={} session={} stream={} choices={} finish={} "
+      "request_end id={} endpoint={} peer={} session={} state={} stream={} choices={} finish={} "
       "prompt_tokens={} cached_tokens={} completion_tokens={} reasoning_tokens={} queue_ms={:.1f} "
       "ttft_ms={:.1f} total_ms={:.1f} average_iteration_ms={:.2f} average_accept_length={:.2f}",
-      r.id, r.endpoint, r.peer, r.session.empty() ? "-" : r.session, r.stream, r.choices, r.outcome,
-      r.prompt_tokens, r.cached_tokens, r.completion_tokens, r.reasoning_tokens, r.queue_ms,
-      r.ttft_ms, r.total_ms, r.average_iteration_ms, r.average_accept_length);
+      r.id, r.endpoint, r.peer, r.session.empty() ? "-" : r.session,
+      r.state.empty() ? "-" : r.state, r.stream, r.choices, r.outcome, r.prompt_tokens,
+      r.cached_tokens, r.completion_tokens, r.reasoning_tokens, r.queue_ms, r.ttft_ms, r.total_ms,
+      r.average_iteration_ms, r.average_accept_length);
 }
 
 std::string session_hash(const std::string& session_id) {

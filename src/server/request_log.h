@@ -13,6 +13,7 @@ struct RequestRecord {
   std::string endpoint;  // "chat"
   std::string peer;      // address
   std::string session;   // hash of X-Session-ID; empty: none
+  std::string state;     // source_name() where the conversation is shared; empty: it is not
   bool stream = false;
   int choices = 0;
   std::string outcome;  // finish reasons, or what went wrong

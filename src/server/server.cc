@@ -81,7 +81,9 @@ Server::~Server() {
   service_->draining = true;
   http_->close();
   if (service_->sharing) service_->sharing->finish();
-  service_->engine.drain(0);  // no callback may come once the connections' threads have ended
+  // No callback may come once the connections' threads have ended.
+  service_->engine.drain(0);
+  while (service_->unsettled > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 void Server::handle(const std::shared_ptr<Exchange>& exchange) {
@@ -168,9 +170,16 @@ std::unique_ptr<HttpRouter> Server::make_router() const {
   // Handlers that generate wait for the conversation's state, on a thread that may.
   const auto add_generating = [&](const char* path, auto handler) {
     add("POST", path, [handler](Service& s, const std::shared_ptr<Exchange>& e) {
-      if (!s.sharing || !conversation_of(s, e->request())) return handler(s, e);
+      if (!may_name_conversation(s, e->request())) return handler(s, e);
+      if (!s.sharing) {
+        name_conversation(s, *e);  // for --strict-conversations
+        return handler(s, e);
+      }
       const auto work = [&s, handler, e] {
-        answer_errors(e, dialect_of(e->request()), [&] { handler(s, e); });
+        answer_errors(e, dialect_of(e->request()), [&] {
+          name_conversation(s, *e);
+          handler(s, e);
+        });
       };
       if (!s.sharing->run(work)) {
         ApiError full{429,

@@ -32,7 +32,8 @@ struct Service {
   const std::shared_ptr<const SortedTokens> sorted_tokens;  // for constrained answers
   mutable SampledTurns turns;
   Metrics metrics;
-  std::atomic<bool> draining{false};  // requests are refused: shutting down
+  std::atomic<bool> draining{false};      // requests are refused: shutting down
+  mutable std::atomic<int> unsettled{0};  // calls of share_conversation()'s `settled` to come
 
   int context_tokens() const { return engine.options().context_tokens; }
 };

@@ -123,7 +123,7 @@ class ReaderFault : public testing::Test {
   const StateShape shape_ = small_shape();
   const SavedState state_ = random_state(shape_, 20'000, 3);
   const StateImage image_ = StateImage::build(state_, shape_);
-  TransferClient client_{{.shape = shape_, .secret = kSecret, .transport = Transport::kTcp}};
+  TransferClient client_{{.shape = shape_, .secret = kSecret, .transport = PeerTransport::kTcp}};
 };
 
 TEST_F(ReaderFault, HonestOwnerOfThisRigIsBelieved) {
@@ -291,7 +291,7 @@ class OwnerFault : public testing::Test {
   // After all that, a member is served as ever.
   void expect_service() {
     EXPECT_TRUE(eventually([&] { return vault_.stats().pins == 0; }));
-    TransferClient client({.shape = shape_, .secret = kSecret, .transport = Transport::kTcp});
+    TransferClient client({.shape = shape_, .secret = kSecret, .transport = PeerTransport::kTcp});
     EXPECT_EQ(client
                   .fetch({.address = server_.address(),
                           .key = std::string(64, '1'),
@@ -307,7 +307,7 @@ class OwnerFault : public testing::Test {
   TransferServer server_{vault_,
                          {.listen = "127.0.0.1:0",
                           .secret = kSecret,
-                          .transport = Transport::kTcp,
+                          .transport = PeerTransport::kTcp,
                           .max_silence = milliseconds(300)}};
 };
 

@@ -33,7 +33,7 @@ bool eventually(const std::function<bool()>& holds) {
   return false;
 }
 
-class TransferTest : public testing::TestWithParam<Transport> {
+class TransferTest : public testing::TestWithParam<PeerTransport> {
  protected:
   void SetUp() override {
     if (!transfer_available()) GTEST_SKIP() << "built without UCX";
@@ -56,12 +56,12 @@ class TransferTest : public testing::TestWithParam<Transport> {
   StateVault vault_{{.shape = shape_, .memory_bytes = 1u << 30}};
 };
 
-std::string name_of(const testing::TestParamInfo<Transport>& info) {
+std::string name_of(const testing::TestParamInfo<PeerTransport>& info) {
   return transport_name(info.param);
 }
 INSTANTIATE_TEST_SUITE_P(Transports, TransferTest,
-                         testing::Values(Transport::kAuto, Transport::kTcp,
-                                         Transport::kSharedMemory),
+                         testing::Values(PeerTransport::kAuto, PeerTransport::kTcp,
+                                         PeerTransport::kSharedMemory),
                          name_of);
 
 TEST_P(TransferTest, WholeStateArrives) {
@@ -75,7 +75,7 @@ TEST_P(TransferTest, WholeStateArrives) {
     const FetchResult result = client.fetch(request(server, longer));
     ASSERT_EQ(result.outcome, FetchOutcome::kFetched) << result.message;
     EXPECT_EQ(result.tokens, tokens);
-    EXPECT_EQ(result.over_shared_memory, GetParam() != Transport::kTcp);
+    EXPECT_EQ(result.over_shared_memory, GetParam() != PeerTransport::kTcp);
     expect_same(result.image->state(tokens), state);
     EXPECT_TRUE(result.image->is_complete());
     EXPECT_GE(client.memory_bytes(), result.bytes);
@@ -268,7 +268,7 @@ TEST_P(TransferTest, EndOfTheClientEndsItsFetches) {
 }
 
 TEST(TransferOptions, WrongOnesEndInASentence) {
-  EXPECT_EQ(parse_transport("shm"), Transport::kSharedMemory);
+  EXPECT_EQ(parse_transport("shm"), PeerTransport::kSharedMemory);
   EXPECT_THROW(parse_transport("carrier pigeon"), Error);
   if (!transfer_available()) GTEST_SKIP() << "built without UCX";
   StateVault vault({.shape = small_shape(), .memory_bytes = 1});

@@ -14,6 +14,9 @@ namespace peregrine::test {
 class KeptExchange : public Exchange {
  public:
   const HttpRequest& request() const override { return request_; }
+  void add_header(std::string name, std::string value) override {
+    request_.headers.emplace_back(std::move(name), std::move(value));
+  }
   void respond(HttpResponse given) override { response = std::move(given); }
   void begin_stream(HttpHeaders headers) override { response.headers = std::move(headers); }
   void write(std::string events) override { stream += events; }

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
 
 #include "kvshare/local_directory.h"
@@ -25,7 +26,6 @@ class Cluster {
     std::unique_ptr<Sharing> sharing;
     std::unique_ptr<Engine> engine;
     std::unique_ptr<Server> server;
-    int64_t turns = 0;
 
     // Takes the place of a kill: what it announced leads nowhere.
     void stop() {
@@ -63,7 +63,8 @@ class Cluster {
         .fetch = [this](const std::string& address, const std::string& key,
                         std::span<const int32_t> tokens,
                         int64_t min_tokens) { return fetch(address, key, tokens, min_tokens); },
-        .address = node.address};
+        .address = node.address,
+        .owner_pause = owner_pause};
     node.sharing = std::make_unique<Sharing>(
         *node.engine, *node.vault,
         [this](std::string owner, DirectoryNotices notices) -> std::unique_ptr<Directory> {
@@ -78,32 +79,34 @@ class Cluster {
         std::move(options));
     node.server = std::make_unique<Server>(server_options);
     node.server->serve(*node.engine, {}, node.sharing.get());
-    node.turns = 0;
   }
 
-  // Asks and waits until the turn's end was announced (or could not be).
-  nlohmann::json ask(Node& node, const nlohmann::json& body, const std::string& session) {
+  // When it returns the turn's state is announced, or it is known that it cannot be. `session`
+  // empty: the body names the conversation.
+  static nlohmann::json ask(const Node& node, const nlohmann::json& body,
+                            const std::string& session) {
     const Answer answer =
         Client(node.server->port())
-            .post("/v1/chat/completions", body.dump(), "X-Session-ID: " + session + "\r\n");
+            .post("/v1/chat/completions", body.dump(),
+                  session.empty() ? session : "X-Session-ID: " + session + "\r\n");
     EXPECT_EQ(answer.status, 200) << answer.body;
-    ++node.turns;
-    wait_until([&] {
-      const SharingStats s = node.sharing->stats();
-      return s.claims + s.unpublished >= node.turns;
-    });
     return answer.json();
   }
 
   std::unique_ptr<RedisServer> redis;
   std::vector<std::unique_ptr<Node>> nodes;
   std::string fail_fetches;  // every fetch ends like this
+  bool owner_fault = false;  // and is the owner's fault
+  mutable std::atomic<int> fetches{0};
+  std::chrono::milliseconds owner_pause{1000};
   std::chrono::milliseconds limit = kPatient;
 
  private:
   FetchedState fetch(const std::string& address, const std::string& key,
                      std::span<const int32_t> tokens, int64_t min_tokens) const {
-    if (!fail_fetches.empty()) return {.image = nullptr, .failure = fail_fetches};
+    ++fetches;
+    if (!fail_fetches.empty())
+      return {.image = nullptr, .failure = fail_fetches, .owner_fault = owner_fault};
     for (const auto& node : nodes) {
       if (node->address != address) continue;
       if (!node->vault) return {.image = nullptr, .failure = "unreachable"};
@@ -184,7 +187,7 @@ TEST_P(SharingKinds, ConversationGoesRoundAndReadsAsOnOneServer) {
   int64_t fetched = 0;
   for (const auto& node : cluster.nodes) {
     EXPECT_EQ(node->engine->check_integrity(), "");
-    fetched += node->sharing->stats().fetched;
+    fetched += node->sharing->stats().requests_from(StateSource::kRemote);
   }
   EXPECT_EQ(fetched, turns - 1);
 }
@@ -202,7 +205,54 @@ TEST(Sharing, FailedFetchesCostTimeOnly) {
     add_message(body, "assistant", got["choices"][0]["message"]["content"]);
   }
   EXPECT_GT(cluster.nodes[1]->sharing->stats().fetch_failures.at("damaged"), 0);
-  EXPECT_EQ(cluster.nodes[1]->sharing->stats().fetched, 0);
+  EXPECT_EQ(cluster.nodes[1]->sharing->stats().requests_from(StateSource::kRemote), 0);
+}
+
+TEST(Sharing, OwnerThatDoesNotAnswerIsAskedOnceForAll) {
+  Cluster cluster("local");
+  cluster.owner_pause = std::chrono::hours(1);
+  const Cluster::Node& owner = cluster.add();
+  const Cluster::Node& other = cluster.add();
+  cluster.fail_fetches = outcome_name(FetchOutcome::kDeadline);
+  cluster.owner_fault = true;
+  nlohmann::json body = first_body();
+  body["max_tokens"] = 8;
+  add_message(body, "user", question(0));
+  for (const char* talk : {"a", "b", "c"}) Cluster::ask(owner, body, talk);
+  add_message(body, "assistant", "Hi");
+  add_message(body, "user", "And?");
+  for (const char* talk : {"a", "b", "c"}) Cluster::ask(other, body, talk);
+  EXPECT_EQ(cluster.fetches, 1);
+  const SharingStats stats = other.sharing->stats();
+  EXPECT_EQ(stats.fetch_failures.at("deadline"), 1);
+  EXPECT_GE(stats.fetch_failures.at("paused"), 2);
+}
+
+TEST(Sharing, StateThatChangedInMemoryIsNotUsed) {
+  Cluster cluster("local");
+  const Cluster::Node& node = cluster.add();
+  nlohmann::json body = first_body();
+  body["max_tokens"] = 8;
+  add_message(body, "user", question(0));
+  const std::string answer = Cluster::ask(node, body, "talk")["choices"].dump();
+  const std::string key = node.vault->entries().at(0).key;
+  {
+    const PinnedImage image = node.vault->pin(key);
+    const auto bytes = const_cast<StateImage&>(*image).room(image->manifest().ranges(1).front());
+    bytes[1] ^= std::byte{8};
+  }
+  // Another engine with the same vault: its own cache is empty.
+  Request request{.prompt = node.vault->pin(key)->manifest().tokens()};
+  Engine fresh(tiny_model(), EngineOptions{.context_tokens = 4096, .kv_bytes = 32 << 20});
+  Sharing sharing(fresh, *node.vault,
+                  [](std::string owner, DirectoryNotices notices) -> std::unique_ptr<Directory> {
+                    return std::make_unique<LocalDirectory>(std::move(owner), std::move(notices));
+                  },
+                  {});
+  EXPECT_EQ(sharing.prepare(key, request), StateSource::kNone);
+  EXPECT_EQ(request.state, nullptr);
+  EXPECT_EQ(sharing.stats().damaged_in_memory, 1);
+  EXPECT_FALSE(node.vault->find(key));
 }
 
 TEST(Sharing, OwnerThatIsGoneAndRedisThatIsGoneCostTimeOnly) {
@@ -219,7 +269,7 @@ TEST(Sharing, OwnerThatIsGoneAndRedisThatIsGoneCostTimeOnly) {
   turn(a, 0);
   a.stop();
   turn(b, 1);
-  EXPECT_EQ(b.sharing->stats().fetched, 0);
+  EXPECT_EQ(b.sharing->stats().requests_from(StateSource::kRemote), 0);
   cluster.redis->pause();
   turn(b, 2);
   EXPECT_GT(b.sharing->stats().directory_failures, 0);
@@ -229,7 +279,9 @@ TEST(Sharing, OwnerThatIsGoneAndRedisThatIsGoneCostTimeOnly) {
   turn(b, 3);
   cluster.start(a);
   turn(a, 4);
-  EXPECT_EQ(a.sharing->stats().fetched + b.sharing->stats().fetched, 1)
+  EXPECT_EQ(a.sharing->stats().requests_from(StateSource::kRemote) +
+                b.sharing->stats().requests_from(StateSource::kRemote),
+            1)
       << "the new directory knows b's state";
 }
 
@@ -247,7 +299,7 @@ TEST(Sharing, RestartedServerFindsItsFilesAndAnnouncesThem) {
   add_message(body, "assistant", first["choices"][0]["message"]["content"]);
   add_message(body, "user", question(1));
   EXPECT_GT(cached_tokens(cluster.ask(b, body, "talk")), 0);
-  EXPECT_EQ(b.sharing->stats().fetched, 1);
+  EXPECT_EQ(b.sharing->stats().requests_from(StateSource::kRemote), 1);
   std::filesystem::remove_all(disk);
 }
 
@@ -263,6 +315,12 @@ TEST(Sharing, StrictServerWantsANameForASecondTurn) {
   EXPECT_EQ(refused.status, 400);
   EXPECT_NE(refused.body.find("X-Session-ID"), std::string::npos);
   cluster.ask(node, body, "named");
+  body["prompt_cache_key"] = "named in the body";
+  Cluster::ask(node, body, "");
+  // The same name, wherever it stands, is the same conversation.
+  body.erase("prompt_cache_key");
+  Cluster::ask(node, body, "named in the body");
+  EXPECT_EQ(node.vault->entries().size(), 2u);
 }
 
 TEST(Sharing, MetricsSayWhatHappenedAndNoIds) {
@@ -275,6 +333,9 @@ TEST(Sharing, MetricsSayWhatHappenedAndNoIds) {
   EXPECT_NE(text.find("peregrine_sharing_claims_total 1"), std::string::npos);
   EXPECT_NE(text.find("peregrine_sharing_requests_total{state=\"none\"} 1"), std::string::npos);
   EXPECT_NE(text.find("peregrine_sharing_directory_available 1"), std::string::npos);
+  for (const char* cause : {"damaged", "other_engine", "refused"})
+    EXPECT_NE(text.find(std::string("fetch_failures_total{cause=\"") + cause + "\"} 0"),
+              std::string::npos);
   EXPECT_EQ(text.find("secret-name"), std::string::npos);
 }
 

@@ -14,8 +14,9 @@ namespace peregrine {
 namespace {
 
 // UCX 1.13 does some of its own work (steps of a connection, the end of a closed one) only when it
-// is asked to progress, and its descriptor does not say so. A look 50 times a second costs nothing.
-constexpr int64_t kLongestSleepMs = 20;
+// is asked to progress, and its descriptor does not say so. That work follows other work, so looks
+// are frequent after something happened and become rare while nothing does.
+constexpr int64_t kShortestSleepMs = 10, kLongestSleepMs = 2000;
 
 }  // namespace
 
@@ -59,12 +60,14 @@ bool PortLoop::run_tasks() {
 void PortLoop::run(const Tick& tick) {
   constexpr int kRounds = 64;  // of progress before others get a turn
   std::vector<pollfd> fds;
+  int64_t sleep_ms = kShortestSleepMs;
   while (!stopping_) {
     bool busy = run_tasks();
     for (size_t i = 0; i < ports_.size(); ++i)
       for (int round = 0; round < kRounds && ports_[i]->progress(); ++round) busy = true;
     const Clock::time_point now = Clock::now();
     const Clock::time_point next = tick(now);
+    if (busy) sleep_ms = kShortestSleepMs;
     if (busy || stopping_) continue;
     if (!std::all_of(ports_.begin(), ports_.end(), [](UcxPort* port) { return port->arm(); }))
       continue;
@@ -72,7 +75,8 @@ void PortLoop::run(const Tick& tick) {
     for (const UcxPort* port : ports_)
       fds.push_back({.fd = port->event_fd(), .events = POLLIN, .revents = 0});
     const auto wait = std::chrono::ceil<std::chrono::milliseconds>(next - now).count();
-    ::poll(fds.data(), fds.size(), static_cast<int>(std::clamp<int64_t>(wait, 0, kLongestSleepMs)));
+    ::poll(fds.data(), fds.size(), static_cast<int>(std::clamp<int64_t>(wait, 0, sleep_ms)));
+    sleep_ms = std::min(2 * sleep_ms, kLongestSleepMs);
     uint64_t drained = 0;
     [[maybe_unused]] const ssize_t n = ::read(wake_fd_, &drained, sizeof(drained));
   }

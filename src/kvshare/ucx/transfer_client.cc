@@ -8,11 +8,13 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 
 #include "base/fail.h"
 #include "kvshare/transfer.h"
+#include "kvshare/ucx/image_memory.h"
 #include "kvshare/ucx/port_loop.h"
 #include "kvshare/ucx/wire.h"
 
@@ -29,55 +31,35 @@ struct Ended {
 
 const Ended kShutDown{FetchOutcome::kCancelled, "the client is shutting down"};
 
-// Bytes of images against the budget; shared with images that outlive the client.
-class MemoryBudget {
- public:
-  explicit MemoryBudget(uint64_t bytes) : limit_(bytes) {}
-  bool reserve(uint64_t bytes) {
-    const std::lock_guard lock(mutex_);
-    if (bytes > limit_ || used_ > limit_ - bytes) return false;
-    used_ += bytes;
-    return true;
-  }
-  void release(uint64_t bytes) {
-    const std::lock_guard lock(mutex_);
-    used_ -= bytes;
-  }
-  uint64_t used() const {
-    const std::lock_guard lock(mutex_);
-    return used_;
-  }
-
- private:
-  const uint64_t limit_;
-  mutable std::mutex mutex_;
-  uint64_t used_ = 0;
-};
-
 // Memory that a read fills: counted as long as anybody, UCX included, may touch it.
 struct Reservation {
-  Reservation(std::shared_ptr<MemoryBudget> budget, uint64_t bytes)
-      : budget(std::move(budget)), bytes(bytes) {
-    if (!this->budget->reserve(bytes))
+  Reservation(std::shared_ptr<ImageMemory> memory, uint64_t bytes)
+      : memory(std::move(memory)), bytes(bytes) {
+    if (!this->memory->reserve(bytes))
       throw Ended{FetchOutcome::kBusy, fmt::format("no memory for {} bytes of a state", bytes)};
   }
-  ~Reservation() { budget->release(bytes); }
+  ~Reservation() { memory->release(bytes); }
   Reservation(const Reservation&) = delete;
   Reservation& operator=(const Reservation&) = delete;
 
-  std::shared_ptr<MemoryBudget> budget;
+  std::shared_ptr<ImageMemory> memory;
   uint64_t bytes;
 };
 struct ManifestRoom {
-  ManifestRoom(std::shared_ptr<MemoryBudget> budget, uint64_t size)
-      : reservation(std::move(budget), size), bytes(size) {}
+  ManifestRoom(std::shared_ptr<ImageMemory> memory, uint64_t size)
+      : reservation(std::move(memory), size), bytes(size) {}
   Reservation reservation;
   std::vector<std::byte> bytes;
 };
 struct ImageRoom {
-  ImageRoom(std::shared_ptr<MemoryBudget> budget, uint64_t size,
+  ImageRoom(const std::shared_ptr<ImageMemory>& memory, uint64_t size, uint64_t image_bytes,
             std::span<const std::byte> manifest)
-      : reservation(std::move(budget), size), image(StateImage::of_manifest(manifest)) {}
+      : reservation(memory, size),
+        image(StateImage::of_manifest(manifest, memory->take(image_bytes))) {}
+  ~ImageRoom() { reservation.memory->give(image.take_pages()); }
+  ImageRoom(const ImageRoom&) = delete;
+  ImageRoom& operator=(const ImageRoom&) = delete;
+
   Reservation reservation;
   StateImage image;
 };
@@ -107,6 +89,18 @@ struct Piece {
   std::shared_ptr<const void> keep;
 };
 
+// The parts of an image that are being read, in order of offset. The counts belong to the mailbox's
+// mutex.
+struct Pieces {
+  std::vector<ByteRange> ranges;
+  size_t asked = 0;
+  size_t taken = 0;  // arrived, and somebody checks or has checked it
+  size_t checked = 0;
+};
+// Threads that help the caller to check a large image, and how many pieces are worth one.
+const size_t kHelpers = std::clamp<size_t>(std::thread::hardware_concurrency() / 2, 1, 3);
+constexpr size_t kPiecesPerHelper = 8;
+
 // A connection; belongs to the loop.
 struct Link {
   uint64_t id = 0;
@@ -126,7 +120,7 @@ class TransferClient::Impl {
  public:
   explicit Impl(TransferClientOptions options)
       : options_(std::move(options)),
-        budget_(std::make_shared<MemoryBudget>(options_.memory_bytes)),
+        memory_(std::make_shared<ImageMemory>(options_.memory_bytes)),
         port_(port_options()) {
     listen_on(port_);
     port_.on_failure([this](ucp_ep_h ep, ucs_status_t status) {
@@ -154,7 +148,7 @@ class TransferClient::Impl {
   }
 
   FetchResult fetch(const FetchRequest& request, std::stop_token stop);
-  uint64_t memory_bytes() const { return budget_->used(); }
+  uint64_t memory_bytes() const { return memory_->used(); }
 
  private:
   // One fetch, in its caller's thread.
@@ -169,7 +163,9 @@ class TransferClient::Impl {
 
   UcxPort::Options port_options() const {
     check_secret(options_.secret);
-    return {.transports = network_transports(options_.transport), .peer_failures = true};
+    return {.transports = network_transports(options_.transport),
+            .devices = network_devices(options_.address),
+            .peer_failures = true};
   }
   void listen_on(UcxPort& port);
 
@@ -183,6 +179,7 @@ class TransferClient::Impl {
   void read(const Fetch& fetch, ByteRange range, Piece piece);
   std::shared_ptr<ManifestRoom> read_manifest(Fetch& fetch, const OfferMessage& offer);
   void read_image(Fetch& fetch, const std::shared_ptr<ImageRoom>& room, int64_t prefix);
+  void check_pieces(const Fetch& fetch, const std::shared_ptr<ImageRoom>& room, Pieces& pieces);
   void transfer(Fetch& fetch);
 
   // -- in the loop's thread
@@ -217,7 +214,7 @@ class TransferClient::Impl {
   void data_arrived(const UcxArrival& arrival, uint64_t link);
 
   const TransferClientOptions options_;
-  const std::shared_ptr<MemoryBudget> budget_;
+  const std::shared_ptr<ImageMemory> memory_;
   // Callers.
   std::mutex mutex_;
   std::condition_variable_any changed_;
@@ -295,7 +292,7 @@ void TransferClient::Impl::control_arrived(const UcxArrival& arrival) {
     } else if (std::holds_alternative<RefusedMessage>(message)) {
       return close_later(link.id, {FetchOutcome::kRefused, "the owner refuses our secret"});
     } else if (const auto* welcome = std::get_if<WelcomeMessage>(&message)) {
-      if (welcome->shared_memory == 0 && options_.transport == Transport::kSharedMemory)
+      if (welcome->shared_memory == 0 && options_.transport == PeerTransport::kSharedMemory)
         return close_later(
             link.id, {FetchOutcome::kUnreachable, "the owner shares no memory with this process"});
       link.member = true;
@@ -454,7 +451,7 @@ std::shared_ptr<ManifestRoom> TransferClient::Impl::read_manifest(Fetch& fetch,
   if (offer.manifest_bytes < StateManifest::kHeadBytes || offer.manifest_bytes > offer.image_bytes)
     throw Ended{FetchOutcome::kDamaged,
                 fmt::format("a manifest of {} bytes", offer.manifest_bytes)};
-  auto room = std::make_shared<ManifestRoom>(budget_, offer.manifest_bytes);
+  auto room = std::make_shared<ManifestRoom>(memory_, offer.manifest_bytes);
   read(fetch, {0, offer.manifest_bytes}, {.room = room->bytes, .keep = room});
   wait_for(fetch, [](Mailbox& box) { return !box.arrived.empty(); });
   fetch.result.bytes += offer.manifest_bytes;
@@ -463,33 +460,66 @@ std::shared_ptr<ManifestRoom> TransferClient::Impl::read_manifest(Fetch& fetch,
   return room;
 }
 
-// Keeps a few pieces under way and checks each as it arrives, while the next ones travel.
+// Keeps a few pieces under way and checks those that have arrived, here and on helping threads: one
+// core hashes slower than a fast link delivers. Pieces that wait to be checked do not hold up the
+// next ones, because their memory is there already.
 void TransferClient::Impl::read_image(Fetch& fetch, const std::shared_ptr<ImageRoom>& room,
                                       int64_t prefix) {
-  StateImage& image = room->image;
-  const auto ranges = image.manifest().ranges(prefix);
-  const auto pieces = StateManifest::split(ranges, kPieceBytes);
-  size_t asked = 0;
-  for (size_t done = 0; done < pieces.size();) {
-    for (; asked < pieces.size() && asked < done + kPiecesUnderWay; ++asked)
-      read(fetch, pieces[asked], {.room = image.room(pieces[asked]), .keep = room});
-    wait_for(fetch, [](Mailbox& box) { return !box.arrived.empty(); });
-    std::deque<uint64_t> arrived;
-    {
-      const std::lock_guard lock(fetch.mailbox->mutex);
-      arrived.swap(fetch.mailbox->arrived);
+  const auto ranges = room->image.manifest().ranges(prefix);
+  Pieces pieces{.ranges = StateManifest::split(ranges, kPieceBytes)};
+  // What one of the threads finds ends it for all.
+  const auto work = [&] {
+    try {
+      check_pieces(fetch, room, pieces);
+    } catch (const Ended& ended) {
+      fetch.mailbox->update([&](Mailbox& box) {
+        if (!box.ended) box.ended = ended;
+      });
     }
-    for (const uint64_t offset : arrived) {
-      const auto piece = std::find_if(pieces.begin(), pieces.end(),
-                                      [&](const ByteRange& p) { return p.offset == offset; });
-      if (!image.manifest().intact(*piece, image.part(*piece)))
-        throw Ended{FetchOutcome::kDamaged,
-                    fmt::format("damaged between bytes {} and {}", offset, offset + piece->bytes)};
-      fetch.result.bytes += piece->bytes;
-      ++done;
-    }
+  };
+  {
+    std::vector<std::jthread> helpers(std::min(kHelpers, pieces.ranges.size() / kPiecesPerHelper));
+    for (std::jthread& helper : helpers) helper = std::jthread(work);
+    work();
   }
-  image.set_held(prefix);
+  wait_for(fetch, [&](Mailbox&) { return pieces.checked == pieces.ranges.size(); });
+  for (const ByteRange& piece : pieces.ranges) fetch.result.bytes += piece.bytes;
+  room->image.set_held(prefix);
+}
+
+// Until no piece is left to check.
+void TransferClient::Impl::check_pieces(const Fetch& fetch, const std::shared_ptr<ImageRoom>& room,
+                                        Pieces& pieces) {
+  StateImage& image = room->image;
+  const std::vector<ByteRange>& all = pieces.ranges;
+  while (true) {
+    std::vector<ByteRange> wanted;
+    fetch.mailbox->update([&](Mailbox& box) {
+      for (; pieces.asked < all.size() &&
+             pieces.asked < pieces.taken + box.arrived.size() + kPiecesUnderWay;
+           ++pieces.asked)
+        wanted.push_back(all[pieces.asked]);
+    });
+    for (const ByteRange& piece : wanted)
+      read(fetch, piece, {.room = image.room(piece), .keep = room});
+    std::optional<uint64_t> offset;
+    wait_for(fetch, [&](Mailbox& box) {
+      if (pieces.taken == all.size()) return true;
+      if (box.arrived.empty()) return false;
+      offset = box.arrived.front();
+      box.arrived.pop_front();
+      ++pieces.taken;
+      return true;
+    });
+    if (!offset) return;
+    const auto piece = std::lower_bound(
+        all.begin(), all.end(), *offset,
+        [](const ByteRange& range, uint64_t value) { return range.offset < value; });
+    if (!image.manifest().intact(*piece, image.part(*piece)))
+      throw Ended{FetchOutcome::kDamaged,
+                  fmt::format("damaged between bytes {} and {}", *offset, *offset + piece->bytes)};
+    fetch.mailbox->update([&](Mailbox&) { ++pieces.checked; });
+  }
 }
 
 void TransferClient::Impl::transfer(Fetch& fetch) {
@@ -522,7 +552,7 @@ void TransferClient::Impl::transfer(Fetch& fetch) {
 
   uint64_t needed = manifest->manifest_bytes();
   for (const ByteRange& range : manifest->ranges(prefix)) needed += range.bytes;
-  auto room = std::make_shared<ImageRoom>(budget_, needed, head->bytes);
+  auto room = std::make_shared<ImageRoom>(memory_, needed, manifest->image_bytes(), head->bytes);
   read_image(fetch, room, prefix);
   fetch.result.image = PinnedImage(room, &room->image);
   fetch.result.tokens = prefix;

@@ -83,7 +83,9 @@ class TransferServer::Impl {
 
   UcxPort::Options port_options() const {
     check_secret(options_.secret);
-    return {.transports = network_transports(options_.transport), .peer_failures = true};
+    return {.transports = network_transports(options_.transport),
+            .devices = network_devices(options_.listen),
+            .peer_failures = true};
   }
 
   void accept(ucp_conn_request_h request) {

@@ -32,8 +32,9 @@ UcxPort::UcxPort(const Options& options) : peer_failures_(options.peer_failures)
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
   if (status != UCS_OK)
     fail(ErrorKind::kIo, "UCX: cannot be configured ({})", ucs_status_string(status));
-  if (!options.transports.empty())
-    status = ucp_config_modify(config, "TLS", options.transports.c_str());
+  status = ucp_config_modify(config, "TLS", options.transports.c_str());
+  if (status == UCS_OK && !options.devices.empty())
+    status = ucp_config_modify(config, "NET_DEVICES", options.devices.c_str());
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
@@ -41,7 +42,7 @@ UcxPort::UcxPort(const Options& options) : peer_failures_(options.peer_failures)
   ucp_config_release(config);
   if (status != UCS_OK)
     fail(ErrorKind::kInvalidArgument, "UCX: no transport of \"{}\" on this machine ({})",
-         options.transports.empty() ? "all" : options.transports, ucs_status_string(status));
+         options.transports, ucs_status_string(status));
 
   ucp_worker_params_t worker{};
   worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;

@@ -33,7 +33,8 @@ struct UcxArrival {
 class UcxPort {
  public:
   struct Options {
-    std::string transports;  // UCX_TLS; empty: all
+    std::string transports;  // UCX_TLS
+    std::string devices;     // UCX_NET_DEVICES; empty: all
     // Peers that die are noticed. Shared memory cannot: somebody else has to notice.
     bool peer_failures = true;
   };

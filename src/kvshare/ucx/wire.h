@@ -1,11 +1,14 @@
 // What both sides of a transfer share: numbers of active messages, addresses, ports by transport.
 #pragma once
 
+#include <arpa/inet.h>
+#include <ifaddrs.h>
 #include <netdb.h>
 
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -23,7 +26,7 @@ enum AmId : unsigned { kControl = 1, kData = 2 };
 // Bytes a reader asks for at once, and how many such reads are under way: enough to keep a link
 // busy while earlier pieces are checked, little enough to give up quickly.
 inline constexpr uint64_t kPieceBytes = 8 * StateManifest::kBlockBytes;
-inline constexpr size_t kPiecesUnderWay = 4;
+inline constexpr size_t kPiecesUnderWay = 8;
 
 inline std::vector<std::byte> offset_header(uint64_t offset) {
   std::vector<std::byte> header(sizeof(offset));
@@ -68,22 +71,54 @@ class SocketAddress {
   std::unique_ptr<addrinfo, Free> list_;
 };
 
+inline bool same_host(const sockaddr& a, const sockaddr& b) {
+  if (a.sa_family != b.sa_family) return false;
+  if (a.sa_family == AF_INET)
+    return reinterpret_cast<const sockaddr_in&>(a).sin_addr.s_addr ==
+           reinterpret_cast<const sockaddr_in&>(b).sin_addr.s_addr;
+  return a.sa_family == AF_INET6 &&
+         std::memcmp(&reinterpret_cast<const sockaddr_in6&>(a).sin6_addr,
+                     &reinterpret_cast<const sockaddr_in6&>(b).sin6_addr, sizeof(in6_addr)) == 0;
+}
+
 // UCX_TLS of connections between machines. Shared memory has ports of its own: UCX does not notice
 // there when a peer dies, so a connection over the network always stands beside it.
-inline std::string network_transports(Transport transport) {
+inline std::string network_transports(PeerTransport transport) {
   switch (transport) {
-    case Transport::kAuto:
-      return "";
-    case Transport::kRdma:
+    case PeerTransport::kAuto:
+      return "^shm";
+    case PeerTransport::kRdma:
       return "ib";
-    case Transport::kTcp:
-    case Transport::kSharedMemory:
+    case PeerTransport::kTcp:
+    case PeerTransport::kSharedMemory:
       return "tcp";
   }
   return "";
 }
-inline bool may_share_memory(Transport transport) {
-  return transport == Transport::kAuto || transport == Transport::kSharedMemory;
+
+// UCX_NET_DEVICES for a server at this address: the interface that has it, and all RDMA ports. UCX
+// would otherwise take any interface of both sides for reachable, loopback too. Empty where no
+// interface has the address.
+inline std::string network_devices(const std::string& address) {
+  if (address.empty()) return {};
+  const SocketAddress socket(address, true);
+  const ucs_sock_addr_t wanted = socket.get();
+  std::string devices;
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return {};
+  for (const ifaddrs* at = all; at != nullptr && devices.empty(); at = at->ifa_next)
+    if (at->ifa_addr != nullptr && same_host(*at->ifa_addr, *wanted.addr)) devices = at->ifa_name;
+  ::freeifaddrs(all);
+  std::error_code none;
+  if (devices.empty()) return {};
+  for (const auto& device : std::filesystem::directory_iterator("/sys/class/infiniband", none))
+    for (const auto& port : std::filesystem::directory_iterator(device.path() / "ports", none))
+      devices += "," + device.path().filename().string() + ":" + port.path().filename().string();
+  return devices;
+}
+
+inline bool may_share_memory(PeerTransport transport) {
+  return transport == PeerTransport::kAuto || transport == PeerTransport::kSharedMemory;
 }
 inline std::unique_ptr<UcxPort> shared_memory_port() {
   return std::make_unique<UcxPort>(UcxPort::Options{.transports = "shm", .peer_failures = false});
