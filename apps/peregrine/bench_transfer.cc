@@ -32,7 +32,7 @@ Json bench_transfer(const BenchOptions&) {
 #else
 namespace {
 
-constexpr int kRepetitions = 5;
+constexpr int kRepetitions = 15;
 constexpr int kGets = 2;  // emulated gets are slow
 constexpr unsigned kRawMessage = 7;
 const char* const kSecret = "only between the two processes of a benchmark";
