@@ -197,20 +197,23 @@ class Check:
     def partitions(self):
         lab, everybody = self.lab, self.servers
 
-        def cut(net, servers, seconds):
-            def fault():
-                for server in servers:
-                    lab.cut(net, server.number)
-                time.sleep(seconds)
-                for server in servers:
-                    lab.mend(net, server.number)
-            return fault
+        def cut(net, servers):
+            for server in servers:
+                lab.cut(net, server.number)
+
+        def mend(net, servers, seconds):
+            time.sleep(seconds)
+            for server in servers:
+                lab.mend(net, server.number)
 
         remote = (everybody, 'requests_total{state="remote"}', 1)
-        self.under_load("a server cut off from the others", everybody[:1], everybody,
-                        cut(PEERS, everybody[1:2], 8), counts=[remote])
-        self.under_load("two servers cut off from Redis", everybody[:1], everybody,
-                        cut(REDIS, everybody[:2], 4),
+        self.under_load("a server cut off from the others", everybody[:1], everybody[1:] * 2,
+                        lambda: mend(PEERS, everybody[1:2], 7),
+                        lambda: cut(PEERS, everybody[1:2]),
+                        counts=[remote, (everybody, 'fetch_failures_total{cause="paused"}', 1)])
+        self.under_load("two servers cut off from Redis", everybody[:1], everybody[1:] * 2,
+                        lambda: mend(REDIS, everybody[:2], 4),
+                        lambda: cut(REDIS, everybody[:2]),
                         counts=[remote, (everybody[:2], "directory_failures_total", 1)])
 
     def strangers(self):
