@@ -102,6 +102,8 @@ class Check:
         self.lab, self.options, self.bad = lab, options, 0
         self.oracle = Oracle(lab.alone())
         self.servers = [lab.add() for _ in range(3)]
+        # Memory for about half of the conversations, whose states have some 130 KB.
+        self.half = str(65_000 * options.talks)
 
     def say(self, text, bad):
         self.bad += bool(bad)
@@ -248,7 +250,7 @@ class Check:
         skewed.kill()
 
     def evicting_owner(self):
-        small = self.lab.add("--kv-memory", "3000000")
+        small = self.lab.add("--kv-memory", self.half)
         other = self.servers[0]
         self.under_load("an owner that evicts", [small], [other, small],
                         counts=[([small], "evictions_total", 1),
@@ -286,18 +288,18 @@ class Check:
                              ("files cut short",
                               lambda path: os.truncate(path, path.stat().st_size // 2))):
             folder = self.lab.fresh_folder()
-            owner = self.lab.add("--kv-memory", "2000000", "--kv-dir", folder)
+            owner = self.lab.add("--kv-memory", self.half, "--kv-dir", folder)
             self.under_load(part, [owner], [self.servers[0], owner], between=every_file(change),
                             counts=[([owner], "vault_failures_total", 1)])
             owner.kill()
 
     def full_disk(self):
         try:
-            folder = self.lab.small_disk("1m")
+            folder = self.lab.small_disk("512k")
         except subprocess.CalledProcessError:
             print("full disk: left out, file systems cannot be mounted here")
             return
-        owner = self.lab.add("--kv-memory", "2000000", "--kv-dir", folder)
+        owner = self.lab.add("--kv-memory", self.half, "--kv-dir", folder)
         other = self.servers[0]
         self.under_load("full disk", [owner], [other, owner],
                         counts=[([owner], "vault_failures_total", 1),
