@@ -11,7 +11,7 @@ if(PEREGRINE_SANITIZE STREQUAL "address")
   target_compile_options(peregrine_settings INTERFACE
     -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
     # GCC 12 warns of members of empty optionals once instrumentation splits their tests.
-    $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
+    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
   target_link_options(peregrine_settings INTERFACE -fsanitize=address,undefined)
 elseif(PEREGRINE_SANITIZE STREQUAL "thread")
   target_compile_options(peregrine_settings INTERFACE -fsanitize=thread -fno-omit-frame-pointer
