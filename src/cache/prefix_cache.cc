@@ -120,8 +120,7 @@ PrefixCache::Impl::~Impl() {
   }
 }
 
-// -- books
-// ------------------------------------------------------------------------------------------
+// -- books ---------------------------------------------------------------------------------------
 
 PrefixItem& PrefixCache::Impl::add(PrefixNode& node, bool exact) {
   PrefixItem& item = items.emplace_front();
@@ -209,8 +208,7 @@ void PrefixCache::Impl::drop(PrefixItem& item) {
   tree.prune(node);
 }
 
-// -- choices
-// ----------------------------------------------------------------------------------------
+// -- choices -------------------------------------------------------------------------------------
 
 // Whether a longer sequence holds rows for the same tokens.
 bool PrefixCache::Impl::covered(const PrefixItem& item) const {
@@ -257,8 +255,7 @@ void PrefixCache::Impl::drop_superfluous_prefixes(const PrefixItem& item) {
   }
 }
 
-// -- budgets and files
-// ------------------------------------------------------------------------------
+// -- budgets and files ---------------------------------------------------------------------------
 
 // Least recently used recent parts leave memory first.
 void PrefixCache::Impl::keep_recent_budget() {
@@ -362,8 +359,7 @@ int64_t PrefixCache::Impl::evict(int64_t pages) {
   return freed();
 }
 
-// -- the public calls
-// -------------------------------------------------------------------------------
+// -- the public calls ----------------------------------------------------------------------------
 
 PrefixCache::PrefixCache(StateStore& state, const PrefixCacheOptions& options)
     : impl_(std::make_unique<Impl>(state, options)) {}

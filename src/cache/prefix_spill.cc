@@ -117,8 +117,7 @@ void PrefixSpill::remove(const File& file) {
   if (error) give_up(file.path, "cannot be removed");
 }
 
-// -- writing
-// ---------------------------------------------------------------------------------------
+// -- writing -------------------------------------------------------------------------------------
 
 void PrefixSpill::write_to(const std::string& path, const Point& point) const {
   const auto length = static_cast<int64_t>(point.tokens.size());
@@ -178,8 +177,7 @@ PrefixSpill::File PrefixSpill::write(const Point& point) {
           .bytes = file_bytes(static_cast<int64_t>(point.tokens.size()), point.pages)};
 }
 
-// -- reading
-// ---------------------------------------------------------------------------------------
+// -- reading -------------------------------------------------------------------------------------
 
 PrefixSpill::Opened PrefixSpill::open(const std::string& path) const {
   Opened file = {.descriptor = FileDescriptor(path, O_RDONLY | O_CLOEXEC)};

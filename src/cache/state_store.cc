@@ -201,8 +201,7 @@ void StateStore::fill_page(int slot, int source, int64_t index,
   updates_.back().content = std::move(content);
 }
 
-// -- bytes
-// -------------------------------------------------------------------------------------------
+// -- bytes ---------------------------------------------------------------------------------------
 
 size_t StateStore::recent_bytes() const {
   return static_cast<size_t>(view_.ring_layers) * static_cast<size_t>(view_.window) *

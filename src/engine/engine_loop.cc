@@ -37,8 +37,7 @@ EngineLoop::~EngineLoop() {
   thread_.join();
 }
 
-// -- mailbox
-// -------------------------------------------------------------------------------------------
+// -- mailbox -------------------------------------------------------------------------------------
 
 void EngineLoop::submit(std::unique_ptr<Sequence> sequence) {
   {
@@ -141,8 +140,7 @@ bool EngineLoop::take_mail() {
   return !(stopping && scheduler_.idle() && completed_ == next_ - 1);
 }
 
-// -- the loop
-// --------------------------------------------------------------------------------------------
+// -- the loop ------------------------------------------------------------------------------------
 
 void EngineLoop::run() { group_ ? run_in_group() : run_alone(); }
 

@@ -156,8 +156,7 @@ int Scheduler::plan_prefill(Sequence& s, StepPlan& plan, int rows_left, int64_t 
   return used;
 }
 
-// -- room
-// ----------------------------------------------------------------------------------------------
+// -- room ----------------------------------------------------------------------------------------
 
 // Reserves pages for positions below `tokens`: free ones, then cached prefixes, then those of later
 // arrivals. False when the sequence must wait, be it for pages that steps in flight still hold.
@@ -274,8 +273,7 @@ void Scheduler::forget_unsaved() {
   for (DeferredRelease& r : releases_) r.keep = 0;
 }
 
-// -- admission
-// -----------------------------------------------------------------------------------------
+// -- admission -----------------------------------------------------------------------------------
 
 // A prompt that another sequence is reading right now is worth waiting for: its end will be cached.
 bool Scheduler::shares_running_prefill(const Sequence& s) const {

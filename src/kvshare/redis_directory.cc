@@ -55,8 +55,7 @@ RedisDirectory::~RedisDirectory() {
   listener_.join();
 }
 
-// -- operations
-// ---------------------------------------------------------------------------------------
+// -- operations ----------------------------------------------------------------------------------
 
 // Nothing: unavailable.
 std::optional<RedisDirectory::Texts> RedisDirectory::run(const char* script, Texts arguments) {
@@ -111,8 +110,7 @@ DirectoryOutcome RedisDirectory::check(const std::string& key, const DirectoryVe
   return (*answer)[1] == "1" ? DirectoryOutcome::kDone : DirectoryOutcome::kStale;
 }
 
-// -- the serving thread
-// -------------------------------------------------------------------------------
+// -- the serving thread --------------------------------------------------------------------------
 
 void RedisDirectory::serve() {
   block_broken_pipe_signal();
@@ -213,8 +211,7 @@ void RedisDirectory::note_epoch(const std::string& epoch) {
   if (options_.notices.new_epoch) options_.notices.new_epoch();
 }
 
-// -- notices
-// ------------------------------------------------------------------------------------------
+// -- notices -------------------------------------------------------------------------------------
 
 void RedisDirectory::listen() {
   block_broken_pipe_signal();

@@ -77,8 +77,7 @@ Sharing::~Sharing() {
   directory_.reset();
 }
 
-// -- threads
-// ------------------------------------------------------------------------------------------
+// -- threads -------------------------------------------------------------------------------------
 
 bool Sharing::run(std::function<void()> work) {
   {
@@ -151,8 +150,7 @@ bool Sharing::reclaim(const std::string& key) {
   return true;
 }
 
-// -- before a request
-// ---------------------------------------------------------------------------------
+// -- before a request ----------------------------------------------------------------------------
 
 std::optional<DirectoryRecord> Sharing::look_up(const std::string& key) {
   auto record = directory_->look_up(key);
@@ -311,8 +309,7 @@ StateSource Sharing::prepare(const std::string& key, Request& request) {
   return source;
 }
 
-// -- after a request
-// ----------------------------------------------------------------------------------
+// -- after a request -----------------------------------------------------------------------------
 
 void Sharing::publish(const std::string& key, std::optional<DirectoryVersion> seen,
                       const SavedState& state) {

@@ -112,8 +112,7 @@ class StateVault::Core : public std::enable_shared_from_this<StateVault::Core> {
   VaultStats stats_;  // its counters; the gauges are filled in by stats()
 };
 
-// -- books
-// -------------------------------------------------------------------------------------------
+// -- books ---------------------------------------------------------------------------------------
 
 void StateVault::Core::use(const EntryPtr& entry) {
   const auto renew = [&](std::map<uint64_t, EntryPtr>& order, uint64_t& stamp) {
@@ -171,8 +170,7 @@ void StateVault::Core::lose(const EntryPtr& entry, const std::string& path, cons
                entry->tokens);
 }
 
-// -- room
-// --------------------------------------------------------------------------------------------
+// -- room ----------------------------------------------------------------------------------------
 
 bool StateVault::Core::reserve_memory(uint64_t bytes, Lock& lock) {
   if (bytes > options_.memory_bytes) return false;
@@ -252,8 +250,7 @@ bool StateVault::Core::write_file(const EntryPtr& entry, const StateImage& image
   return problem.empty();
 }
 
-// -- entries
-// -----------------------------------------------------------------------------------------
+// -- entries -------------------------------------------------------------------------------------
 
 bool StateVault::Core::put(const std::string& key, const DirectoryVersion& version,
                            StateImage image) {
@@ -496,8 +493,7 @@ void StateVault::Core::scan() {
   }
 }
 
-// -- the door
-// ----------------------------------------------------------------------------------------
+// -- the door ------------------------------------------------------------------------------------
 
 StateVault::StateVault(VaultOptions options) : core_(std::make_shared<Core>(std::move(options))) {}
 StateVault::~StateVault() { core_->flush(); }

@@ -67,8 +67,7 @@ BalanceStats ExpertBalance::stats() const {
   return stats_;
 }
 
-// -- in a step
-// ------------------------------------------------------------------------------------------
+// -- in a step --------------------------------------------------------------------------------
 
 void ExpertBalance::begin_step(std::span<const uint8_t> states, std::vector<LayerExperts>& layers) {
   ++steps_;
@@ -195,8 +194,7 @@ LayerExperts ExpertBalance::arranged(size_t layer) const {
   return made;
 }
 
-// -- beside the steps
-// -----------------------------------------------------------------------------------
+// -- beside the steps --------------------------------------------------------------------------
 
 void ExpertBalance::run(std::function<void(std::stop_token)> work, State when_done) {
   state_ = kNothing;

@@ -300,8 +300,7 @@ TEST_F(PrefixSpillTest, PagesOnTheirWayBackAreNotSpilled) {
   EXPECT_EQ(exact_length(cache, tokens_), 0);
 }
 
-// -- faults
-// ---------------------------------------------------------------------------------------------
+// -- faults --------------------------------------------------------------------------------------
 
 // Whatever happened to the file, a lookup and an attach end without a state and without an error.
 class PrefixSpillFaults : public PrefixSpillTest {

@@ -16,8 +16,7 @@
 namespace peregrine::test {
 namespace {
 
-// -- stop strings
-// ----------------------------------------------------------------------------------
+// -- stop strings --------------------------------------------------------------------------------
 
 struct Shown {
   std::string text;
@@ -64,8 +63,7 @@ TEST(StopMatcher, EqualsTheDefinitionHoweverTheTextIsCut) {
   EXPECT_TRUE(ok);
 }
 
-// -- visible tokens
-// --------------------------------------------------------------------------------
+// -- visible tokens ------------------------------------------------------------------------------
 
 TokenLogprobs token(int32_t id) { return {.chosen = {.id = id, .logprob = -1}, .top = {}}; }
 
@@ -90,8 +88,7 @@ TEST(TokenChannels, MarkupIsDroppedAndHeldTextWaits) {
   }
 }
 
-// -- remembered turns
-// ------------------------------------------------------------------------------
+// -- remembered turns ----------------------------------------------------------------------------
 
 const Tokenizer& tokenizer() {
   static const Tokenizer loaded = Tokenizer::load(model_path("tiny"));
@@ -184,8 +181,7 @@ TEST(SampledTurns, KnownTurnsReplaceExactlyTheirText) {
             plain);
 }
 
-// -- HTTP
-// ------------------------------------------------------------------------------------------
+// -- HTTP ----------------------------------------------------------------------------------------
 
 struct Parsed {
   HttpParser::State state;
@@ -267,8 +263,7 @@ TEST(HttpParser, LimitsHoldForBothKindsOfBody) {
             HttpParser::State::kComplete);
 }
 
-// -- small ones
-// ------------------------------------------------------------------------------------
+// -- small ones ----------------------------------------------------------------------------------
 
 TEST(HttpRouter, PathsWithAndWithoutPrefixAreOne) {
   for (const char* path :

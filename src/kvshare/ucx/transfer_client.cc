@@ -230,8 +230,7 @@ class TransferClient::Impl {
   UcxPort port_;
 };
 
-// -- the loop
-// ----------------------------------------------------------------------------------------
+// -- the loop ------------------------------------------------------------------------------------
 
 void TransferClient::Impl::listen_on(UcxPort& port) {
   port.on_message(kControl, [this](const UcxArrival& a) { control_arrived(a); });
@@ -362,8 +361,7 @@ void TransferClient::Impl::data_arrived(const UcxArrival& arrival, uint64_t id) 
   }
 }
 
-// -- the caller
-// ---------------------------------------------------------------------------------------
+// -- the caller ----------------------------------------------------------------------------------
 
 template <typename Ready>
 void TransferClient::Impl::wait_for(const Fetch& fetch, Ready ready) {
