@@ -86,6 +86,7 @@ BatchEnd run_share(const BatchFlags& flags, Ranks& ranks, const std::string& out
   // The runner starts no more than it can hold; a request may ask for many choices.
   engine_opts.max_waiting = 2 * engine_opts.max_running * kMaxChoices;
   ranks.wait_for_all();
+  const StepsEnd end_of_steps(nullptr, ranks.tensors());
   Engine engine(model, engine_opts, ranks.step_group());
   const auto folder = std::filesystem::weakly_canonical(flags.model.model);
   Service service(engine, {.model_name = folder.filename().string()},
@@ -109,11 +110,12 @@ BatchEnd run_share(const BatchFlags& flags, Ranks& ranks, const std::string& out
   return {.complete = end.complete, .failed_lines = end.failed + journal.resumed_failures() > 0};
 }
 
-// A rank without lines of its own, whose experts the others need.
+// A rank without lines of its own, whose part of the model the others need.
 void serve_others(const BatchFlags& flags, Ranks& ranks) {
   const auto model = ranks.load(flags.model);
   const EngineOptions options = engine_options(flags.engine, flags.model);
   ranks.wait_for_all();
+  if (ranks.tensors()) return ranks.serve_others(*model);
   const Engine engine(model, options, ranks.step_group());
 }
 

@@ -89,25 +89,11 @@ Prompt make_prompt(const Options& o, const Model& model) {
   return prompt;
 }
 
-// Tells the other ranks that no pass will follow, however the answer ended.
-class PassesEnd {
- public:
-  explicit PassesEnd(ExpertExchange* exchange) : exchange_(exchange) {}
-  ~PassesEnd() {
-    if (exchange_) exchange_->open_pass(Pass::kEnd, /*has_rows=*/false);
-  }
-
- private:
-  ExpertExchange* exchange_;
-};
-
-// A rank beside the one that answers: its experts are needed until that one ends.
+// A rank beside the one that answers: its part of the model is needed until that one ends.
 void serve_others(const Options& o, Ranks& ranks) {
   const std::shared_ptr<const Model> model = ranks.load(o.model);
   ranks.wait_for_all();
-  const Model::Impl& m = model->impl();
-  while (join_pass(*m.backend, m.config(), m.weights, Pass::kNone) != Pass::kEnd) {
-  }
+  ranks.serve_others(*model);
 }
 
 void run(const Options& o) {
@@ -137,7 +123,7 @@ void run(const Options& o) {
   const InterruptGuard guard(/*once=*/true);
   ranks.wait_for_all();
   {
-    const PassesEnd end(ranks.exchange());
+    const StepsEnd end(ranks.exchange(), ranks.tensors());
     Session session(model, session_options(o.model, draft.drafts));
     if (!prefill(session, prompt.ids, report)) throw Interrupted();
     report.answer = make_answer(session, request, [&](const OutputEvent& event) {

@@ -26,7 +26,7 @@ struct Options {
   std::string path;
   int64_t context_tokens = 0;  // 0 = the longest the model allows
   std::string device = "cpu";
-  int ranks = 1;
+  int ranks = 1, tp = 1;
   bool json = false;
 };
 
@@ -118,6 +118,21 @@ Json ranks_json(const ModelConfig& c, int ranks) {
   return list;
 }
 
+Json tensor_ranks_json(const ModelConfig& c, int ranks) {
+  Json list = Json::array();
+  const auto range = [](const Slice& s) { return Json{{"first", s.begin}, {"count", s.size()}}; };
+  for (const TensorShare& share : plan_tensor_ranks(c, ranks))
+    list.push_back({{"heads", range(share.heads)},
+                    {"output_groups", range(share.groups)},
+                    {"vocabulary", range(share.vocabulary)},
+                    {"engram_columns", range(share.engram_columns)},
+                    {"experts", range(share.experts)},
+                    {"draft_experts", range(share.drafter_experts)},
+                    {"shared_bytes", share.shared_bytes},
+                    {"other_bytes", share.other_bytes}});
+  return list;
+}
+
 void print_json(const Options& options, const ModelConfig& c, const Inventory& inventory,
                 const MemoryPlan& plan, const std::optional<Files>& files) {
   nlohmann::ordered_json kinds = nlohmann::ordered_json::object();
@@ -153,7 +168,11 @@ void print_json(const Options& options, const ModelConfig& c, const Inventory& i
         {"host_bytes", plan.host_bytes},
         {"device_bytes", plan.device_bytes}}},
   };
-  if (options.ranks > 1) result["ranks"] = ranks_json(c, options.ranks);
+  if (options.tp > 1) {
+    result["ranks"] = tensor_ranks_json(c, options.ranks);
+  } else if (options.ranks > 1) {
+    result["ranks"] = ranks_json(c, options.ranks);
+  }
   if (files) result["files"] = {{"shards", files->shards}, {"bytes", files->bytes}};
   fmt::print("{}\n", result.dump(2));
 }
@@ -174,7 +193,29 @@ void print_ranks(const ModelConfig& c, int ranks) {
   }
 }
 
+void print_tensor_ranks(const ModelConfig& c, int ranks) {
+  fmt::print(
+      "\n{} ranks with tensor parallelism: each holds its part of attention, experts, vocabulary\n"
+      "and Engram tables, and whole indexers, compressors, routers and KV state\n",
+      ranks);
+  fmt::print("{:<6}{:>10}{:>10}{:>16}{:>10}{:>10}{:>18}{:>18}\n", "rank", "heads", "groups",
+             "vocabulary", "Engram", "experts", "shared bytes", "all bytes");
+  int rank = 0;
+  for (const TensorShare& share : plan_tensor_ranks(c, ranks)) {
+    const auto range = [](const Slice& s) {
+      return s.size() == 0 ? std::string("none") : fmt::format("{}..{}", s.begin, s.end - 1);
+    };
+    fmt::print("{:<6}{:>10}{:>10}{:>16}{:>10}{:>10}{:>18}{:>18}\n", rank++, range(share.heads),
+               range(share.groups), range(share.vocabulary), range(share.engram_columns),
+               range(share.experts), grouped(share.shared_bytes),
+               grouped(share.shared_bytes + share.other_bytes));
+  }
+}
+
 void run(const Options& options) {
+  if (options.tp != 1 && options.tp != options.ranks)
+    fail(ErrorKind::kInvalidArgument, "--tp {} with --ranks {}: expected 1 or {}", options.tp,
+         options.ranks, options.ranks);
   const ModelConfig config = ModelConfig::load(options.path);
   const std::optional<Files> files = check_files(options.path);
   const Inventory inventory = take_inventory(config);
@@ -183,7 +224,12 @@ void run(const Options& options) {
   const MemoryPlan plan =
       plan_memory(config, context, options.device == "cuda" ? PlanDevice::kCuda : PlanDevice::kCpu);
   (options.json ? print_json : print_text)(options, config, inventory, plan, files);
-  if (!options.json && options.ranks > 1) print_ranks(config, options.ranks);
+  if (options.json) return;
+  if (options.tp > 1) {
+    print_tensor_ranks(config, options.ranks);
+  } else if (options.ranks > 1) {
+    print_ranks(config, options.ranks);
+  }
 }
 
 }  // namespace
@@ -196,7 +242,8 @@ void add_inspect(CLI::App& app) {
       "Examples:\n"
       "  peregrine inspect models/tiny\n"
       "  peregrine inspect config.json --context 131072 --json\n"
-      "  peregrine inspect config.json --ranks 64");
+      "  peregrine inspect config.json --ranks 64\n"
+      "  peregrine inspect config.json --ranks 8 --tp 8");
   command->add_option("path", options->path, "Checkpoint directory or config.json")->required();
   command->add_option("--context", options->context_tokens,
                       "Context length to plan memory for, in tokens (default: the longest)");
@@ -205,6 +252,11 @@ void add_inspect(CLI::App& app) {
   command
       ->add_option("--ranks", options->ranks,
                    "Show what each of that many ranks would hold (default: 1)")
+      ->check(CLI::Range(1, 4096));
+  command
+      ->add_option(
+          "--tp", options->tp,
+          "With --ranks N: N for tensor parallelism, 1 for expert parallelism (default: 1)")
       ->check(CLI::Range(1, 4096));
   command->add_flag("--json", options->json, "Print JSON");
   command->callback([options] { run(*options); });

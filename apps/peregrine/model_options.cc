@@ -53,6 +53,7 @@ std::string bundled_model() {
 }
 
 std::shared_ptr<const Model> load_model(const ModelOptions& options, ExpertExchange* exchange,
+                                        TensorGroup* tensors,
                                         const std::function<void(uint64_t bytes)>& on_bytes) {
   ProgressLine line;
   LoadOptions load{.device = options.device,
@@ -66,7 +67,7 @@ std::shared_ptr<const Model> load_model(const ModelOptions& options, ExpertExcha
                           p.seconds),
               p.seconds);
   };
-  return Model::Impl::load(options.model, load, exchange);
+  return Model::Impl::load(options.model, load, exchange, tensors);
 }
 
 SessionOptions session_options(const ModelOptions& options, int draft_rows) {

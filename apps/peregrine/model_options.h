@@ -33,11 +33,13 @@ void add_model_options(CLI::App& command, ModelOptions& options);
 std::string bundled_model();
 
 class ExpertExchange;
+class TensorGroup;
 
-// Loads with a progress line; with `exchange` only the experts that this rank holds. `on_bytes` is
+// Loads with a progress line; with `exchange` or `tensors` only what this rank holds. `on_bytes` is
 // told how many bytes have been read. Throws Error.
 std::shared_ptr<const Model> load_model(const ModelOptions& options,
                                         ExpertExchange* exchange = nullptr,
+                                        TensorGroup* tensors = nullptr,
                                         const std::function<void(uint64_t bytes)>& on_bytes = {});
 
 SessionOptions session_options(const ModelOptions& options, int draft_rows);

@@ -14,6 +14,8 @@
 #include "base/fail.h"
 #include "engine/model_impl.h"
 #include "parallel/expert_reader.h"
+#include "parallel/make_rank_tensors.h"
+#include "parallel/tensor_follower.h"
 
 namespace peregrine {
 namespace {
@@ -60,6 +62,11 @@ void on_terminate(int) {
 }  // namespace
 
 void add_rank_options(CLI::App& command, RankFlags& flags) {
+  command
+      .add_option("--tp", flags.tp,
+                  "Under mpirun -n N: N shares heads, experts and the large matrices among the "
+                  "ranks, which answer every request together; 1 does not (default: 1)")
+      ->check(CLI::Range(1, 4096));
   command
       .add_option("--ep", flags.ep,
                   "Under mpirun -n N: N shares the routed experts among the ranks, 1 gives every "
@@ -109,7 +116,19 @@ Ranks::Ranks(const RankFlags& flags, int most_dp) : balance_(flags.balance) {
   const int started = launched_ranks();
   const int most = most_dp == 0 ? started : std::min(most_dp, started);
   const int ep = flags.ep == 0 ? started : flags.ep;
-  dp_ = flags.dp == 0 ? most : flags.dp;
+  dp_ = flags.dp == 0 ? (flags.tp > 1 ? 1 : most) : flags.dp;
+  if (flags.tp != 1 && flags.tp != started)
+    fail(ErrorKind::kInvalidArgument,
+         "--tp {} with {} rank(s): expected 1 or as many as mpirun -n starts", flags.tp, started);
+  if (flags.tp > 1 && (ep != started || dp_ != 1))
+    fail(ErrorKind::kInvalidArgument,
+         "--tp {} --ep {} --dp {}: tensor-parallel ranks share the experts and answer together, "
+         "expected --ep {} --dp 1",
+         flags.tp, ep, dp_, flags.tp);
+  if (flags.tp > 1 && flags.balance.redundant > 0)
+    fail(ErrorKind::kInvalidArgument,
+         "--redundant-experts {} with --tp {}: the ranks run the same rows, expected 0",
+         flags.balance.redundant, flags.tp);
   if (ep != 1 && ep != started)
     fail(ErrorKind::kInvalidArgument,
          "--ep {} with {} rank(s): expected 1 or as many as mpirun -n starts", ep, started);
@@ -130,6 +149,10 @@ Ranks::Ranks(const RankFlags& flags, int most_dp) : balance_(flags.balance) {
   watched_steps = control_.get();
   signal(SIGTERM, on_terminate);
   loading_ = std::make_unique<LoadingWatch>(group_->open_transport(), options);
+  if (flags.tp > 1) {
+    tensor_channel_ = group_->open(options);
+    return;
+  }
   if (ep == 1) return;
   experts_ = std::make_unique<RankExperts>(group_->open(options));
   watched_steps = &experts_->communicator();
@@ -146,18 +169,36 @@ std::shared_ptr<const Model> Ranks::load(ModelOptions options) {
     fail(ErrorKind::kInvalidArgument,
          "--device cuda with {} ranks: experts are shared over ranks on the CPU only so far",
          ranks());
+  if (tensor_channel_) {
+    tensors_ = make_rank_tensors(std::move(tensor_channel_), options.device);
+    watched_steps = &tensors_->communicator();
+  }
   if (several() && options.threads == 0)
     options.threads =
         std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / group_->local_ranks());
-  auto model = load_model(options, exchange(), [this](uint64_t bytes) {
+  auto model = load_model(options, exchange(), tensors(), [this](uint64_t bytes) {
     if (loading_) loading_->progress(bytes);
   });
+  kernels_ = model->impl().backend->kernels_name();
   if (experts_) experts_->balance(experts_of_layers(*model), checkpoint_experts(model), balance_);
   return model;
 }
 
 void Ranks::wait_for_all() {
   if (loading_) loading_->wait_for_all();
+  if (tensors_) tensors_->check_kernels(kernels_);
+}
+
+void Ranks::serve_others(const Model& model) {
+  if (tensors_) return follow_leader(model, *tensors_);
+  const Model::Impl& m = model.impl();
+  while (join_pass(*m.backend, m.config(), m.weights, Pass::kNone) != Pass::kEnd) {
+  }
+}
+
+StepsEnd::~StepsEnd() {
+  if (tensors_) tensors_->end();
+  if (exchange_) exchange_->open_pass(Pass::kEnd, /*has_rows=*/false);
 }
 
 }  // namespace peregrine

@@ -9,6 +9,7 @@
 #include "parallel/loading_watch.h"
 #include "parallel/rank_experts.h"
 #include "parallel/rank_group.h"
+#include "parallel/rank_tensors.h"
 #include "parallel/vote_channel.h"
 
 namespace CLI {
@@ -18,13 +19,14 @@ class App;
 namespace peregrine {
 
 struct RankFlags {
+  int tp = 1;  // ranks that share every matrix
   int ep = 0;  // ranks that share the experts of a layer; 0: not given
   int dp = 0;  // ranks that take requests; 0: not given
   double timeout_seconds = 8;
   BalanceOptions balance;
 };
 
-// --ep, --dp, --rank-timeout, --redundant-experts, --eplb-window, --eplb-interval
+// --tp, --ep, --dp, --rank-timeout, --redundant-experts, --eplb-window, --eplb-interval
 void add_rank_options(CLI::App& command, RankFlags& flags);
 
 // "experts: re-arranged 3 times, ..." and a newline; empty before the first window of counts.
@@ -47,6 +49,12 @@ class Ranks {
   // As load_model(), with only this rank's experts. Cores of a host are divided among its ranks.
   std::shared_ptr<const Model> load(ModelOptions options);
 
+  // What a rank that takes no requests does until the others have ended: lends its share of the
+  // model to their steps. Only with exchange() or tensors().
+  void serve_others(const Model& model);
+
+  // After load(); null: no tensor parallelism.
+  RankTensors* tensors() { return tensors_.get(); }   // null: no tensor parallelism
   RankExperts* exchange() { return experts_.get(); }  // null: every rank has all experts
   StepGroup* step_group() { return voting_.get(); }   // null: ranks step as they like
   Communicator& control() { return *control_; }       // for the command's own thread
@@ -58,10 +66,28 @@ class Ranks {
   int dp_ = 1;
   BalanceOptions balance_;
   std::unique_ptr<Communicator> control_;
+  std::string kernels_;                           // what this rank computes with
+  std::unique_ptr<Communicator> tensor_channel_;  // with tensor parallelism, until load()
+  std::unique_ptr<RankTensors> tensors_;
   std::unique_ptr<RankExperts> experts_;
   std::unique_ptr<VoteChannel> votes_;
   std::unique_ptr<Voting> voting_;
   std::unique_ptr<LoadingWatch> loading_;  // null: one rank
+};
+
+// On a rank that takes requests: tells the ranks in serve_others() that no step will follow,
+// however the work ended. `exchange` only where no StepGroup ends the others' engines.
+class StepsEnd {
+ public:
+  StepsEnd(ExpertExchange* exchange, RankTensors* tensors)
+      : exchange_(exchange), tensors_(tensors) {}
+  ~StepsEnd();
+  StepsEnd(const StepsEnd&) = delete;
+  StepsEnd& operator=(const StepsEnd&) = delete;
+
+ private:
+  ExpertExchange* exchange_;
+  RankTensors* tensors_;
 };
 
 }  // namespace peregrine

@@ -223,6 +223,9 @@ class Backend {
   virtual void route(Tensor logits, const Router& router, const uint8_t* is_image, Tensor ids,
                      Tensor weights) = 0;
   virtual void experts(const ExpertsArgs& args) = 0;
+  // a = a * sigmoid(a) * b after the clamps, act: what experts() does between its products, for an
+  // expert whose products are shared among ranks.
+  virtual void gate(Tensor a, Tensor b) = 0;
 
   // -- drafter heads (dspark.md section 4) --------------------------------------------------------
   // out[r] = proj . f32([x[r] ; e[r]]), raw.

@@ -75,6 +75,7 @@ StateStore::StateStore(Backend& backend, const ModelConfig& config, const StateO
   view_.page_table = device_table_;
   for (auto& table : tables_) table.resize(static_cast<size_t>(view_.sources));
   for (int slot = options.slots - 1; slot >= 0; --slot) free_slots_.push_back(slot);
+  if (options.observer) options.observer->made_store(options);
 }
 
 StateStore::~StateStore() {
@@ -119,6 +120,7 @@ void StateStore::apply(std::span<const PageUpdate> updates) {
         (static_cast<int64_t>(u.slot) * view_.sources + u.source) * view_.max_pages + u.index;
     backend_.copy_in(device_table_ + entry, &u.page, sizeof(u.page));
   }
+  if (options_.observer && !updates.empty()) options_.observer->applied(updates);
 }
 
 // Replaces a shared page by a copy of its own. The shared page keeps its content until the copy has
@@ -243,6 +245,7 @@ void StateStore::load_recent(int slot, int64_t tokens, const std::byte* in) {
   for_recent(view_, slot, tokens, [&](uint8_t* at, size_t offset, size_t bytes) {
     backend_.copy_in(at, in + offset, bytes);
   });
+  if (options_.observer) options_.observer->loaded_recent(slot, tokens, {in, recent_bytes()});
 }
 
 size_t StateStore::global_bytes(int, int64_t begin, int64_t end) const {

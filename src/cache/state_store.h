@@ -30,6 +30,18 @@ struct PageUpdate {
   std::shared_ptr<const std::vector<std::byte>> content;
 };
 
+struct StateOptions;
+
+// Hears what happens to a store beside the steps that run on it, so that other ranks can do the
+// same. Calls may come from several threads; one about a slot comes before the steps that need it.
+class StateObserver {
+ public:
+  virtual ~StateObserver() = default;
+  virtual void made_store(const StateOptions& options) = 0;
+  virtual void applied(std::span<const PageUpdate> updates) = 0;
+  virtual void loaded_recent(int slot, int64_t tokens, std::span<const std::byte> bytes) = 0;
+};
+
 struct StateOptions {
   int slots = 1;
   int max_context = 0;            // tokens a slot can hold at most
@@ -38,6 +50,7 @@ struct StateOptions {
   // sequence can be truncated by up to this many positions.
   int slack = 128;
   int rows_per_page = 64;
+  StateObserver* observer = nullptr;  // outlives the store
 };
 
 class StateStore {

@@ -96,21 +96,21 @@ Checkpoint Checkpoint::open(const std::string& path, const CheckpointOptions& op
   // A tenth stays free for state and scratch.
   const uint64_t memory =
       options.memory_bytes > 0 ? options.memory_bytes : available_memory_bytes() / 10 * 9;
-  const auto unread = [&](const TensorView& view) {
-    return options.unread && options.unread(checkpoint.config, view.name);
-  };
+  std::vector<WeightRange> ranges;
   uint64_t bytes = 0;
-  for (const TensorView& view : source.tensors())
-    if (!unread(view)) bytes += view.bytes;
-  checkpoint.resident = bytes <= memory;
-  std::vector<const TensorView*> to_read;
   for (const TensorView& view : source.tensors()) {
-    if (unread(view)) continue;
-    if (checkpoint.resident || (view.dtype == DType::kF8E8M0 && !is_bulk(view))) {
-      to_read.push_back(&view);
-    }
+    const auto used = options.used ? options.used(checkpoint.config, view)
+                                   : std::span<const std::byte>(view.data, view.bytes);
+    if (used.empty()) continue;
+    ranges.push_back({&view, used});
+    bytes += used.size();
   }
-  scan_weights(source, std::move(to_read), options.on_progress);
+  checkpoint.resident = bytes <= memory;
+  if (!checkpoint.resident)
+    std::erase_if(ranges, [](const WeightRange& range) {
+      return range.view->dtype != DType::kF8E8M0 || is_bulk(*range.view);
+    });
+  scan_weights(source, std::move(ranges), options.on_progress);
   return checkpoint;
 }
 

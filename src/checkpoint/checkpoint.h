@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -68,8 +69,9 @@ struct CheckpointOptions {
   // Bytes of weights that may be read ahead; larger checkpoints stay mapped. 0 = what the machine
   // has available.
   uint64_t memory_bytes = 0;
-  // Tensors that this process will never touch: they are checked by shape, not read. Empty: none.
-  std::function<bool(const ModelConfig& config, std::string_view name)> unread;
+  // The bytes of a tensor that this process will touch; the others are not read, only the shape is
+  // checked. Without a function: all.
+  std::function<std::span<const std::byte>(const ModelConfig& config, const TensorView& view)> used;
 };
 
 struct Checkpoint {

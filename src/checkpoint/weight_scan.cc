@@ -75,23 +75,25 @@ uint64_t read_number(const char* path, const std::string& key) {
 
 }  // namespace
 
-void scan_weights(const TensorSource& source, std::vector<const TensorView*> tensors,
+void scan_weights(const TensorSource& source, std::vector<WeightRange> ranges,
                   const std::function<void(const LoadProgress&)>& on_progress) {
-  std::sort(tensors.begin(), tensors.end(), [](const TensorView* a, const TensorView* b) {
-    return std::tie(a->shard, a->data) < std::tie(b->shard, b->data);
+  std::sort(ranges.begin(), ranges.end(), [](const WeightRange& a, const WeightRange& b) {
+    return std::make_tuple(a.view->shard, a.bytes.data()) <
+           std::make_tuple(b.view->shard, b.bytes.data());
   });
   uint64_t total = 0;
-  for (const TensorView* view : tensors) total += view->bytes;
-  Progress progress(on_progress, total, tensors.size());
-  for (const TensorView* view : tensors) {
-    for (size_t begin = 0; begin < view->bytes; begin += kChunkBytes) {
-      const size_t size = std::min(kChunkBytes, view->bytes - begin);
-      const size_t bad = scan_chunk(view->dtype, view->data + begin, size);
+  for (const WeightRange& range : ranges) total += range.bytes.size();
+  Progress progress(on_progress, total, ranges.size());
+  for (const auto& [view, bytes] : ranges) {
+    for (size_t begin = 0; begin < bytes.size(); begin += kChunkBytes) {
+      const size_t size = std::min(kChunkBytes, bytes.size() - begin);
+      const std::byte* chunk = bytes.data() + begin;
+      const size_t bad = scan_chunk(view->dtype, chunk, size);
       if (bad < size) {
         fail(ErrorKind::kBadCheckpoint,
              "{}: tensor '{}' has the NaN code {:#04x} at its byte {}, expected finite {} values",
-             source.files()[view->shard], view->name, std::to_integer<int>(view->data[begin + bad]),
-             begin + bad, dtype_name(view->dtype));
+             source.files()[view->shard], view->name, std::to_integer<int>(chunk[bad]),
+             chunk + bad - view->data, dtype_name(view->dtype));
       }
       progress.advance(size);
     }

@@ -66,7 +66,8 @@ class Engine::Impl {
                {.slots = options_.max_running + 2,  // two more while finished ones are released
                 .max_context = options_.context_tokens,
                 .page_budget_bytes = static_cast<int64_t>(options_.kv_bytes),
-                .slack = kEngineSlack}),
+                .slack = kEngineSlack,
+                .observer = model_->impl().weights.tensors}),
         cache_(state_, {.mode = options_.prefix_cache,
                         .recent_budget_bytes = options_.prefix_cache_bytes,
                         .spill_dir = options_.prefix_spill_dir,

@@ -47,26 +47,34 @@ std::string identity_of(const std::string& folder) {
   return identity;
 }
 
-// Whether a tensor belongs to a routed expert that another rank holds.
-bool held_elsewhere(const ModelConfig& config, const ExpertExchange& exchange,
-                    std::string_view name) {
-  const auto expert = routed_expert_of(name);
-  if (!expert) return false;
+// The bytes of a tensor that this rank holds.
+std::span<const std::byte> held_bytes(const ModelConfig& config, const ExpertExchange* exchange,
+                                      const TensorGroup* tensors, const TensorView& view) {
+  const std::span<const std::byte> all(view.data, view.bytes);
+  if (tensors) {
+    const int64_t rows = view.shape.empty() ? 1 : view.shape[0];
+    const Slice held = tensors->split().rows(config, view.name, rows);
+    const size_t row_bytes = view.bytes / static_cast<size_t>(std::max<int64_t>(rows, 1));
+    return all.subspan(static_cast<size_t>(held.begin) * row_bytes,
+                       static_cast<size_t>(held.size()) * row_bytes);
+  }
+  const auto expert = routed_expert_of(view.name);
+  if (!exchange || !expert) return all;
   const int experts =
-      name.starts_with("mtp.") ? config.dspark_n_routed_experts : config.n_routed_experts;
-  return !exchange.held(experts).holds(*expert);
+      view.name.starts_with("mtp.") ? config.dspark_n_routed_experts : config.n_routed_experts;
+  return exchange->held(experts).holds(*expert) ? all : all.first(0);
 }
 
 }  // namespace
 
 Model::Impl::Impl(Checkpoint opened, Tokenizer loaded, const LoadOptions& options,
-                  ExpertExchange* exchange)
+                  ExpertExchange* exchange, TensorGroup* tensors)
     : checkpoint(std::move(opened)),
       tokenizer(std::move(loaded)),
       backend(make_backend(
           options.device, checkpoint.config, Weights::numerics(*checkpoint.source),
           {.threads = options.threads, .gpu_memory_fraction = options.gpu_memory_fraction})),
-      weights(checkpoint.config, *checkpoint.source, *backend, exchange),
+      weights(checkpoint.config, *checkpoint.source, *backend, exchange, tensors),
       fingerprint(fingerprint_of(checkpoint)),
       identity(identity_of(checkpoint.path)) {
   const ModelConfig& c = checkpoint.config;
@@ -74,6 +82,7 @@ Model::Impl::Impl(Checkpoint opened, Tokenizer loaded, const LoadOptions& option
     hasher.emplace(
         c, make_token_map(tokenizer, c.vocab_size, c.engram_pad_id, c.engram_compressed_vocab_size)
                .ids);
+  if (hasher && tensors) hasher->keep(tensors->split().engram_columns(c));
 }
 
 Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -84,17 +93,17 @@ std::shared_ptr<const Model> Model::load(const std::string& path, const LoadOpti
 }
 
 std::shared_ptr<const Model> Model::Impl::load(const std::string& path, const LoadOptions& options,
-                                               ExpertExchange* exchange) {
+                                               ExpertExchange* exchange, TensorGroup* tensors) {
   // The tokenizer first: it is small, and a bad one should not cost a walk over the weights.
   Tokenizer tokenizer = Tokenizer::load(path);
   CheckpointOptions open{.on_progress = options.on_progress};
-  if (exchange)
-    open.unread = [exchange](const ModelConfig& config, std::string_view name) {
-      return held_elsewhere(config, *exchange, name);
+  if (exchange || tensors)
+    open.used = [=](const ModelConfig& config, const TensorView& view) {
+      return held_bytes(config, exchange, tensors, view);
     };
   Checkpoint checkpoint = Checkpoint::open(path, open);
-  return std::shared_ptr<const Model>(new Model(
-      std::make_unique<Impl>(std::move(checkpoint), std::move(tokenizer), options, exchange)));
+  return std::shared_ptr<const Model>(new Model(std::make_unique<Impl>(
+      std::move(checkpoint), std::move(tokenizer), options, exchange, tensors)));
 }
 
 int Model::vocab_size() const { return impl_->config().vocab_size; }

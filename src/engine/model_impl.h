@@ -16,12 +16,14 @@
 namespace peregrine {
 
 struct Model::Impl {
-  Impl(Checkpoint opened, Tokenizer loaded, const LoadOptions& options, ExpertExchange* exchange);
+  Impl(Checkpoint opened, Tokenizer loaded, const LoadOptions& options, ExpertExchange* exchange,
+       TensorGroup* tensors);
 
-  // As Model::load. With `exchange`, which must outlive the model, only the experts that it holds
-  // are read and mapped.
+  // As Model::load. With `exchange` or `tensors`, of which at most one is given and which must
+  // outlive the model, only what this rank holds is read and mapped.
   static std::shared_ptr<const Model> load(const std::string& path, const LoadOptions& options,
-                                           ExpertExchange* exchange);
+                                           ExpertExchange* exchange,
+                                           TensorGroup* tensors = nullptr);
 
   Checkpoint checkpoint;
   Tokenizer tokenizer;

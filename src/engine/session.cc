@@ -45,7 +45,10 @@ Session::Impl::Impl(std::shared_ptr<const Model> shared, const SessionOptions& w
     : model(std::move(shared)),
       options(fill_defaults(*model, wanted)),
       state(backend(), config(),
-            {.slots = 1, .max_context = options.context_tokens, .slack = options.rollback_tokens}),
+            {.slots = 1,
+             .max_context = options.context_tokens,
+             .slack = options.rollback_tokens,
+             .observer = model->impl().weights.tensors}),
       forward(backend(), config(), model->impl().weights, model->impl().engram_hasher(), state,
               std::max(options.chunk_tokens, options.draft_rows + 1)),
       slot(state.acquire()) {

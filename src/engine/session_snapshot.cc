@@ -72,6 +72,9 @@ std::vector<std::byte> Session::snapshot() const {
 
 void Session::restore(std::span<const std::byte> bytes) {
   Impl& s = *impl_;
+  if (s.model->impl().weights.tensors)
+    fail(ErrorKind::kInvalidArgument,
+         "snapshot: a model on several tensor-parallel ranks cannot take one over");
   Header header;
   if (bytes.size() < sizeof(header))
     fail(ErrorKind::kInvalidArgument, "snapshot: {} bytes, expected at least {}", bytes.size(),

@@ -11,7 +11,8 @@ namespace peregrine {
 
 class Block {
  public:
-  Block(Backend& backend, const ModelConfig& config, Workspace& workspace);
+  // With `tensors` the weights hold one rank's rows, and results are put together over the ranks.
+  Block(Backend& backend, const ModelConfig& config, Workspace& workspace, TensorGroup* tensors);
   ~Block();
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
@@ -27,11 +28,27 @@ class Block {
     b_.hc_expand(ws_.v.first(rows), mix.post, mix.comb, x);
   }
 
+  // y = x . w^T, all columns of y: other ranks may hold rows of w.
+  struct LinearName {
+    const char* tag = "";
+    int layer = -1;
+    bool leader_only = false;  // as in GatherArgs
+  };
+  void linear(const LinearName& name, Tensor x, const Weight& w, LinearKind kind, Tensor y);
+  // As Backend::embed, of a table with a row a token of the vocabulary.
+  void embed(const Weight& table, const int32_t* tokens, int copies, Tensor x);
+  // As Backend::engram_gather, of all columns.
+  void engram_gather(int layer, const EngramTable& table, const int64_t* row_ids, int columns,
+                     Tensor out);
+
   // ws.u -> ws.qr, ws.q (rotated), ws.packed (this step's window rows).
   void queries_and_window(const AttentionWeights& w, const StepRows& step, const RopeParams& rope);
   // kv = rmsnorm(QL(x, wkv)), rotated and packed into ws.packed: the window rows of x.
   void window_rows(Tensor x, const AttentionWeights& w, const StepRows& step,
                    const RopeParams& rope);
+  // ws.q, ws.packed -> ws.o, of the heads that are here. `args` without q, window, sinks and out.
+  void attend(const AttentionWeights& w, AttentionArgs args, const StepRows& step,
+              const KvView& kv);
   // ws.o -> ws.v: inverse rotation and both output products.
   void output(const AttentionWeights& w, const StepRows& step, const RopeParams& rope);
   // ws.u -> ws.v: router, chosen experts, shared expert.
@@ -48,9 +65,18 @@ class Block {
   }
 
  private:
+  int heads_of(const AttentionWeights& w) const {
+    return static_cast<int>(w.wq_b.out) / c_.head_dim;
+  }
+  // Room for this rank's columns of `whole`.
+  Tensor part_of(Tensor whole, int64_t cols) const {
+    return {ws_.part.data, whole.rows, cols, whole.elem};
+  }
+
   Backend& b_;
   const ModelConfig& c_;
   Workspace& ws_;
+  TensorGroup* const tensors_;  // null: everything is here
   float* window_frequencies_ = nullptr;
   float* compressed_frequencies_ = nullptr;
 };

@@ -32,14 +32,16 @@ Drafter::Drafter(Backend& backend, const ModelConfig& config, const Weights& wei
       c_(config),
       w_(weights),
       state_(state),
-      ws_(backend, config, max_rows),
-      block_(backend, config, ws_),
+      ws_(backend, config, max_rows, weights.tensors ? &weights.tensors->split() : nullptr),
+      block_(backend, config, ws_, weights.tensors),
       rows_(backend, max_rows, 0, 0),
       heads_(backend, config, max_segments) {
   assert(weights.drafter.has_value());
+  if (w_.tensors) w_.tensors->made_drafter(max_rows, max_segments);
 }
 
 void Drafter::begin(std::span<const DraftSegment> segments) {
+  if (w_.tensors) w_.tensors->begins_drafts(segments);
   const DrafterWeights& w = *w_.drafter;
   rows_.clear();
   first_row_.clear();
@@ -55,22 +57,18 @@ void Drafter::begin(std::span<const DraftSegment> segments) {
   if (w_.exchange) w_.exchange->open_pass(Pass::kDrafter, /*has_rows=*/true);
 
   const Tensor x = ws_.x.first(step.rows), pre = ws_.pre.first(step.rows);
-  b_.embed(w_.embed, step.token, c_.hc_mult, x);
+  block_.embed(w_.embed, step.token, c_.hc_mult, x);
   b_.copy(ws_.pre_entry.first(step.rows), pre);
   for (size_t s = 0; s < w.stages.size(); ++s) {
     const LayerWeights& stage = w.stages[s];
     const RopeParams rope = block_.window_rope();
     block_.half(x, pre, stage.hc_attn, ws_.mix_attn.first(step.rows), stage.attn_norm, [&] {
       block_.queries_and_window(stage.attn, step, rope);
-      b_.sparse_attention({.q = ws_.q.first(step.rows),
-                           .window = ws_.packed.first(step.rows),
-                           .ring_layer = c_.n_layers + static_cast<int>(s),
-                           .mask = AttentionMask::kBlock,
-                           .source = -1,
-                           .selected = {},
-                           .sinks = stage.attn.sinks,
-                           .out = ws_.o.first(step.rows)},
-                          step, state_.view());
+      block_.attend(stage.attn,
+                    {.ring_layer = c_.n_layers + static_cast<int>(s),
+                     .mask = AttentionMask::kBlock,
+                     .source = -1},
+                    step, state_.view());
       block_.output(stage.attn, step, rope);
     });
     block_.half(x, ws_.mix_attn.pre.first(step.rows), stage.hc_ffn, ws_.mix_ffn.first(step.rows),
@@ -87,7 +85,8 @@ void Drafter::begin(std::span<const DraftSegment> segments) {
   const Tensor u = ws_.u.first(step.rows);
   b_.rms_norm(hidden_, w.norm, u);
   base_logits_ = ws_.logits.first(step.rows);
-  b_.linear(u, w_.head, LinearKind::kFull, base_logits_);
+  block_.linear({.tag = "draft logits", .leader_only = true}, u, w_.head, LinearKind::kFull,
+                base_logits_);
 }
 
 void Drafter::join_others() {
@@ -95,6 +94,7 @@ void Drafter::join_others() {
 }
 
 void Drafter::next(int i, std::span<const int> active, std::span<const int32_t> previous) {
+  if (w_.tensors) w_.tensors->drafts_slot(i, active, previous);
   const DrafterWeights& w = *w_.drafter;
   const auto n = static_cast<int64_t>(active.size());
   std::vector<int32_t> rows;
@@ -106,8 +106,9 @@ void Drafter::next(int i, std::span<const int> active, std::span<const int32_t> 
   const Tensor embedding = heads_.embedding.first(n), bias = heads_.bias.first(n);
   slot_logits_ = heads_.logits.first(n);
   confidence_ = heads_.confidence.first(n);
-  b_.embed(w.markov_embed, heads_.tokens, 1, embedding);
-  b_.linear(embedding, w.markov_head, LinearKind::kFull, bias);
+  block_.embed(w.markov_embed, heads_.tokens, 1, embedding);
+  block_.linear({.tag = "draft bias", .leader_only = true}, embedding, w.markov_head,
+                LinearKind::kFull, bias);
   b_.gather_rows(base_logits_, heads_.row_numbers, slot_logits_);
   b_.add(bias, slot_logits_);
 

@@ -123,9 +123,16 @@ EngramHasher::EngramHasher(const ModelConfig& config, std::vector<int32_t> token
   }
 }
 
+void EngramHasher::keep(const Slice& columns) {
+  first_column_ = static_cast<int>(columns.begin);
+  columns_ = static_cast<int>(columns.size());
+}
+
 void EngramHasher::rows(int table_index, std::span<const int32_t> tokens,
                         std::span<const uint8_t> image, int64_t pos, int64_t* out) const {
   const Table& table = tables_[static_cast<size_t>(table_index)];
+  if (columns_ == 0) return;
+  const int64_t base = table.offsets[static_cast<size_t>(first_column_)];
   bool blocked = false;  // sticky: an n-gram never reaches past the start or an image
   int64_t roll = 0;
   for (int shift = 0; shift < max_ngram_; ++shift) {
@@ -136,8 +143,10 @@ void EngramHasher::rows(int table_index, std::span<const int32_t> tokens,
     roll ^= id * table.multipliers[static_cast<size_t>(shift)];
     if (shift == 0) continue;
     for (int head = 0; head < heads_; ++head) {
-      const auto column = static_cast<size_t>((shift - 1) * heads_ + head);
-      out[column] = roll % table.primes[column] + table.offsets[column];
+      const int at = (shift - 1) * heads_ + head - first_column_;
+      if (at < 0 || at >= columns_) continue;
+      const auto column = static_cast<size_t>(at + first_column_);
+      out[at] = roll % table.primes[column] + table.offsets[column] - base;
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "checkpoint/config.h"
+#include "model/tensor_split.h"
 
 namespace peregrine {
 
@@ -35,6 +36,10 @@ class EngramHasher {
   int tables() const { return static_cast<int>(tables_.size()); }
   int columns() const { return columns_; }  // rows looked up per token and table
 
+  // From now on only these columns, with row numbers counted from the first row of the first: the
+  // part of the tables that one of several ranks holds.
+  void keep(const Slice& columns);
+
   // Row numbers of position `pos` into out[columns()]. `tokens` are raw ids of positions 0 .. pos;
   // `image` has a flag a position, or is empty: positions inside image spans take part in no
   // n-gram.
@@ -57,6 +62,7 @@ class EngramHasher {
   int max_ngram_;
   int heads_;
   int columns_;
+  int first_column_ = 0;
   int32_t pad_;
   std::vector<int32_t> token_map_;
   std::vector<Table> tables_;

@@ -14,13 +14,14 @@ Forward::Forward(Backend& backend, const ModelConfig& config, const Weights& wei
       hasher_(hasher),
       state_(state),
       max_rows_(max_rows),
-      ws_(backend, config, max_rows),
-      block_(backend, config, ws_),
+      ws_(backend, config, max_rows, weights.tensors ? &weights.tensors->split() : nullptr),
+      block_(backend, config, ws_, weights.tensors),
       encoder_rows_(backend, max_rows, hasher ? hasher->tables() : 0,
                     hasher ? hasher->columns() : 0),
       decoder_rows_(backend, max_rows, hasher ? hasher->tables() : 0,
                     hasher ? hasher->columns() : 0) {
   assert(!config.has_engram() || hasher != nullptr);
+  if (w_.tensors) w_.tensors->made_forward(max_rows);
 }
 
 Forward::~Forward() {
@@ -29,14 +30,16 @@ Forward::~Forward() {
 }
 
 void Forward::run(const Step& step, bool with_drafter, std::vector<SegmentRows>& where) {
+  if (w_.tensors) w_.tensors->runs_step(step, with_drafter);
   place_rows(step, where);
   place_exit_rows(step, where);
   const RowSet& decoder = one_row_set_ ? encoder_rows_ : decoder_rows_;
   taps_ = c_.has_drafter() ? ws_.taps.first(decoder.rows()) : Tensor{};
   logits_ = ws_.logits.first(static_cast<int64_t>(exit_rows_.size()));
 
-  const bool recordable = one_row_set_ && !w_.exchange && encoder_rows_.rows() <= kRecordedRows &&
-                          !hooks.after_layer && !hooks.after_selection && !hooks.after_routing;
+  const bool recordable = one_row_set_ && !w_.exchange && !w_.tensors &&
+                          encoder_rows_.rows() <= kRecordedRows && !hooks.after_layer &&
+                          !hooks.after_selection && !hooks.after_routing;
   if (!recordable) return compute(step, with_drafter);
   const uint64_t shape = static_cast<uint64_t>(encoder_rows_.rows()) << 32 |
                          exit_rows_.size() << 1 | (with_drafter ? 1u : 0u);
@@ -57,7 +60,7 @@ void Forward::compute(const Step& step, bool with_drafter) {
   if (w_.exchange) w_.exchange->open_pass(Pass::kEncoder, /*has_rows=*/true);
   Tensor x = ws_.x.first(encoder.rows);
   Tensor pre = ws_.pre.first(encoder.rows);
-  b_.embed(w_.embed, encoder.token, c_.hc_mult, x);
+  block_.embed(w_.embed, encoder.token, c_.hc_mult, x);
   b_.copy(ws_.pre_entry.first(encoder.rows), pre);
   for (int l = 0; l < split; ++l) layer(l, encoder_rows_, x, pre);
 
@@ -155,8 +158,9 @@ void Forward::layer(int l, const RowSet& rows, Tensor x, Tensor pre) {
 void Forward::engram(int l, const RowSet& rows, Tensor x) {
   const EngramWeights& w = *w_.layers[static_cast<size_t>(l)].engram;
   const Tensor looked_up = ws_.engram_rows.first(x.rows), kv = ws_.engram_kv.first(x.rows);
-  b_.engram_gather(w.table, rows.engram_rows(c_.engram_table_of(l)), hasher_->columns(), looked_up);
-  b_.linear(looked_up, w.wkv, LinearKind::kQuantised, kv);
+  block_.engram_gather(l, w.table, rows.engram_rows(c_.engram_table_of(l)), hasher_->columns(),
+                       looked_up);
+  block_.linear({.tag = "engram keys", .layer = l}, looked_up, w.wkv, LinearKind::kQuantised, kv);
   b_.engram_mix({.x = x, .kv = kv, .gain = w.gain, .is_image = rows.step().is_image});
 }
 
@@ -223,15 +227,12 @@ void Forward::attention(int l, const StepRows& step) {
   const bool compressed = c_.ratio(l) > 0;
   if (c_.is_kv_source(l) && l != c_.first_decoder_layer()) produce_global(l, step);
   if (c_.is_index_source(l)) select(l, step);
-  b_.sparse_attention({.q = ws_.q.first(step.rows),
-                       .window = ws_.packed.first(step.rows),
-                       .ring_layer = l,
-                       .mask = AttentionMask::kCausal,
-                       .source = compressed ? c_.kv_source_of(l) : -1,
-                       .selected = ws_.selected,
-                       .sinks = w.sinks,
-                       .out = ws_.o.first(step.rows)},
-                      step, state_.view());
+  block_.attend(w,
+                {.ring_layer = l,
+                 .mask = AttentionMask::kCausal,
+                 .source = compressed ? c_.kv_source_of(l) : -1,
+                 .selected = ws_.selected},
+                step, state_.view());
   b_.store_window(ws_.packed.first(step.rows), step, l, state_.view());
   block_.output(w, step, rope);
 }
@@ -254,7 +255,7 @@ void Forward::exit(Tensor x, Tensor pre) {
   b_.gather_rows(x, ws_.gather, x_exit);
   b_.gather_rows(pre, ws_.gather, pre_exit);
   b_.hc_collapse_norm(x_exit, pre_exit, w_.norm, u);
-  b_.linear(u, w_.head, LinearKind::kFull, logits_);
+  block_.linear({.tag = "logits", .leader_only = true}, u, w_.head, LinearKind::kFull, logits_);
 }
 
 // dspark.md sections 2, 3, 5: the drafter's rings hold backbone positions only. Rows of drafts that
@@ -262,7 +263,7 @@ void Forward::exit(Tensor x, Tensor pre) {
 void Forward::write_drafter_rings(const StepRows& step) {
   const DrafterWeights& w = *w_.drafter;
   const Tensor main_x = ws_.main_x.first(step.rows);
-  b_.linear(taps_, w.main_proj, LinearKind::kQuantised, main_x);
+  block_.linear({.tag = "drafter input"}, taps_, w.main_proj, LinearKind::kQuantised, main_x);
   b_.rms_norm(main_x, w.main_norm, main_x);
   for (size_t s = 0; s < w.stages.size(); ++s) {
     block_.window_rows(main_x, w.stages[s].attn, step, block_.window_rope());

@@ -1,5 +1,6 @@
 #include "model/weights.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -8,6 +9,15 @@
 
 namespace peregrine {
 namespace {
+
+TensorView rows_of(const TensorView& whole, const Slice& rows) {
+  TensorView part = whole;
+  const size_t row_bytes = whole.bytes / static_cast<size_t>(whole.shape[0]);
+  part.shape[0] = rows.size();
+  part.data += static_cast<size_t>(rows.begin) * row_bytes;
+  part.bytes = static_cast<size_t>(rows.size()) * row_bytes;
+  return part;
+}
 
 WeightFormat format_of(const TensorView& view) {
   switch (view.dtype) {
@@ -35,9 +45,9 @@ class WeightBinder {
   WeightBinder(const ModelConfig& config, const TensorSource& source, const Weights& weights)
       : c_(config), source_(source), w_(weights), backend_(weights.backend_) {}
 
-  // "<prefix>.weight" with its "<prefix>.scale" where the format has one.
+  // "<prefix>.weight" with its "<prefix>.scale" where the format has one: this rank's rows.
   Weight matrix(const std::string& prefix) {
-    const TensorView& view = need(prefix + ".weight");
+    const TensorView view = held(need(prefix + ".weight"));
     Weight w;
     w.format = format_of(view);
     w.out = view.shape.at(0);
@@ -45,12 +55,12 @@ class WeightBinder {
     if (w.format == WeightFormat::kF4 && view.dtype != DType::kF4) w.in *= 2;
     w.data = adopt(view);
     if (w.format == WeightFormat::kF8 || w.format == WeightFormat::kF4)
-      w.scale = static_cast<const uint8_t*>(adopt(need(prefix + ".scale")));
+      w.scale = static_cast<const uint8_t*>(adopt(held(need(prefix + ".scale"))));
     return w;
   }
 
   // A norm, bias or sink vector (bf16 or f32), widened.
-  const float* vector(const std::string& name) { return own(widen(need(name))); }
+  const float* vector(const std::string& name) { return own(widen(held(need(name)))); }
 
   const float* optional_vector(const std::string& name) {
     const TensorView* view = source_.find(name);
@@ -66,6 +76,7 @@ class WeightBinder {
   AttentionWeights attention(const std::string& prefix, int layer) {
     const std::string a = prefix + ".attn.";
     AttentionWeights w;
+    w.layer = number_of(layer);
     w.wq_a = matrix(a + "wq_a");
     w.wq_b = matrix(a + "wq_b");
     w.wkv = matrix(a + "wkv");
@@ -95,9 +106,10 @@ class WeightBinder {
   MoeWeights moe(const std::string& prefix, int layer, int n_experts, int n_active) {
     const std::string f = prefix + ".ffn.";
     MoeWeights w;
-    w.layer = layer;
+    w.layer = number_of(layer);
     w.exchange = w_.exchange;
-    const ExpertRange held = w_.exchange ? w_.exchange->held(n_experts) : ExpertRange{0, n_experts};
+    w.tensors = w_.tensors;
+    const ExpertRange held = held_experts(n_experts);
     w.gate = matrix(f + "gate");
     w.router = {.bias = vector(f + "gate.bias"),
                 .bias_image = optional_vector(f + "gate.bias_vl"),
@@ -112,9 +124,10 @@ class WeightBinder {
 
   EngramWeights engram(const std::string& prefix) {
     EngramWeights w;
-    const TensorView& codes = need(prefix + ".engram.embed.weight");
+    const TensorView codes = held(need(prefix + ".engram.embed.weight"));
+    const TensorView scales = held(need(prefix + ".engram.embed.scale"));
     w.table = {.codes = static_cast<const uint8_t*>(adopt(codes)),
-               .scales = static_cast<const uint8_t*>(adopt(need(prefix + ".engram.embed.scale"))),
+               .scales = static_cast<const uint8_t*>(adopt(scales)),
                .rows = codes.shape.at(0),
                .width = static_cast<int>(codes.shape.at(1))};
     w.wkv = matrix(prefix + ".engram.wkv");
@@ -137,8 +150,7 @@ class WeightBinder {
       w.moe = moe(prefix, layer, c_.n_routed_experts, c_.n_activated_experts);
       if (c_.engram_table_of(layer) >= 0) w.engram = engram(prefix);
     } else {
-      w.moe = moe(prefix, c_.n_layers - 1 - layer, c_.dspark_n_routed_experts,
-                  c_.dspark_n_activated_experts);
+      w.moe = moe(prefix, layer, c_.dspark_n_routed_experts, c_.dspark_n_activated_experts);
       w.moe.router.bias_image = nullptr;  // no image bias in the drafter (vision.md section 5)
     }
     return w;
@@ -165,8 +177,26 @@ class WeightBinder {
     return *view;
   }
 
+  // A layer's number; drafter stages count on behind the last layer.
+  int number_of(int layer) const { return layer >= 0 ? layer : c_.n_layers - 1 - layer; }
+
+  ExpertRange held_experts(int n_experts) const {
+    if (w_.exchange) return w_.exchange->held(n_experts);
+    if (!w_.tensors) return {0, n_experts};
+    const Slice share = w_.tensors->split().share(n_experts, 1);
+    return {static_cast<int>(share.begin), static_cast<int>(share.end)};
+  }
+
+  // The rows of a tensor that this rank holds.
+  TensorView held(const TensorView& whole) const {
+    if (!w_.tensors) return whole;
+    const Slice rows = w_.tensors->split().rows(c_, whole.name, whole.shape.at(0));
+    return rows_of(whole, rows);
+  }
+
   // Bytes that operations can read; a tensor the file placed off its element's alignment is copied.
   const void* adopt(const TensorView& view) {
+    if (view.bytes == 0) return view.data;  // a rank without rows of this matrix
     const size_t align = view.dtype == DType::kF32 ? 4 : view.dtype == DType::kBF16 ? 2 : 1;
     if (reinterpret_cast<uintptr_t>(view.data) % align == 0)
       return backend_.adopt_weight(view.data, view.bytes);
@@ -194,7 +224,7 @@ class WeightBinder {
   }
 
   const float* own(const std::vector<float>& values) {
-    void* data = backend_.allocate(values.size() * sizeof(float));
+    void* data = backend_.allocate(std::max<size_t>(values.size(), 1) * sizeof(float));
     w_.owned_.push_back(data);
     backend_.copy_in(data, values.data(), values.size() * sizeof(float));
     return static_cast<const float*>(data);
@@ -207,8 +237,9 @@ class WeightBinder {
 };
 
 Weights::Weights(const ModelConfig& config, const TensorSource& source, Backend& backend,
-                 ExpertExchange* exchange_in)
-    : exchange(exchange_in), backend_(backend) {
+                 ExpertExchange* exchange_in, TensorGroup* tensors_in)
+    : exchange(exchange_in), tensors(tensors_in), backend_(backend) {
+  if (tensors) check_split(config);
   WeightBinder bind(config, source, *this);
   embed = bind.matrix("embed");
   head = bind.matrix("head");

@@ -12,14 +12,18 @@
 #include "backend/backend.h"
 #include "checkpoint/checkpoint.h"
 #include "model/expert_exchange.h"
+#include "model/tensor_group.h"
 
 namespace peregrine {
 
+// With tensor parallelism this rank's rows of wq_b, wo_a, wo_b, of the shared expert and so on:
+// what TensorSplit::rows says.
 struct AttentionWeights {
+  int layer = 0;  // as in MoeWeights
   Weight wq_a, wq_b, wkv, wo_a, wo_b;
   const float* q_norm = nullptr;   // [q_lora_rank]
   const float* kv_norm = nullptr;  // [head_dim]
-  const float* sinks = nullptr;    // [n_heads]
+  const float* sinks = nullptr;    // [n_heads], of this rank's heads
   // KV sources only
   Weight compressor_wkv, compressor_wgate;  // wgate: ratio 2
   const float* compressor_norm = nullptr;   // [head_dim]
@@ -37,6 +41,7 @@ struct MoeWeights {
   Expert shared;
   int layer = 0;                       // drafter stages count on behind the last layer
   ExpertExchange* exchange = nullptr;  // null: all experts are here
+  TensorGroup* tensors = nullptr;      // null: no tensor parallelism
 };
 
 struct EngramWeights {
@@ -66,9 +71,9 @@ struct DrafterWeights {
 class Weights {
  public:
   // Binds all tensors of `source` (which must outlive this object) into `backend`'s memory. With
-  // `exchange` only the routed experts that it holds.
+  // `exchange` only the routed experts that it holds, with `tensors` only the rows of this rank.
   Weights(const ModelConfig& config, const TensorSource& source, Backend& backend,
-          ExpertExchange* exchange = nullptr);
+          ExpertExchange* exchange = nullptr, TensorGroup* tensors = nullptr);
   ~Weights();
   Weights(const Weights&) = delete;
   Weights& operator=(const Weights&) = delete;
@@ -88,6 +93,7 @@ class Weights {
   std::vector<LayerWeights> layers;
   std::optional<DrafterWeights> drafter;
   ExpertExchange* const exchange;  // null: all experts are here
+  TensorGroup* const tensors;      // null: no tensor parallelism
 
  private:
   friend class WeightBinder;

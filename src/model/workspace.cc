@@ -4,7 +4,7 @@
 
 namespace peregrine {
 
-Workspace::Workspace(Backend& backend, const ModelConfig& c, int max_rows)
+Workspace::Workspace(Backend& backend, const ModelConfig& c, int max_rows, const TensorSplit* split)
     : backend_(backend), rows_(max_rows) {
   const Elem act = backend.act_elem();
   const int64_t n = c.hc_mult, d = c.dim, head = c.head_dim;
@@ -55,6 +55,14 @@ Workspace::Workspace(Backend& backend, const ModelConfig& c, int max_rows)
   pre_exit = make(n, Elem::kF32);
   logits = make(c.vocab_size, Elem::kF32);
   gather = make(1, Elem::kI32).i32();
+  if (split) {
+    int64_t widest = split->groups(c).size() * c.o_lora_rank;
+    for (const int64_t cols : {int64_t{c.vocab_size}, (n + 1) * d})
+      widest = std::max(widest, split->share(cols, kSplitRows).size());
+    if (c.has_engram())
+      widest = std::max(widest, split->engram_columns(c).size() * c.engram_head_dim);
+    part = make(widest, Elem::kF32);
+  }
 }
 
 Workspace::~Workspace() {

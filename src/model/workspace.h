@@ -5,12 +5,15 @@
 
 #include "backend/backend.h"
 #include "checkpoint/config.h"
+#include "model/tensor_split.h"
 
 namespace peregrine {
 
 class Workspace {
  public:
-  Workspace(Backend& backend, const ModelConfig& config, int max_rows);
+  // With `split` also room for a rank's columns of what ranks put together.
+  Workspace(Backend& backend, const ModelConfig& config, int max_rows,
+            const TensorSplit* split = nullptr);
   ~Workspace();
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
@@ -46,6 +49,7 @@ class Workspace {
   Tensor x_exit;              // act [n * d], rows whose logits are wanted
   Tensor pre_exit;            // f32 [n]
   Tensor logits;              // f32 [vocab]
+  Tensor part;                // f32 [widest share of a rank]; empty on one rank
   int32_t* gather = nullptr;  // [max_rows] scratch row numbers
 
  private:

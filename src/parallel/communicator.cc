@@ -89,6 +89,20 @@ std::span<const Bytes> Communicator::all_gather(const Collective& what,
   return arrived_;
 }
 
+std::span<const std::byte> Communicator::broadcast(const Collective& what, int root,
+                                                   std::span<const std::byte> mine) {
+  if (rank() == root) {
+    arrived_[static_cast<size_t>(root)].assign(mine.begin(), mine.end());
+    for (int peer = 0; peer < ranks(); ++peer) {
+      if (peer == root) continue;
+      Bytes& message = begin_message(peer, what, mine.size());
+      std::copy(mine.begin(), mine.end(), message.begin() + sizeof(Header));
+    }
+  }
+  exchange(what, options_.timeout_seconds, root);
+  return arrived_[static_cast<size_t>(root)];
+}
+
 void Communicator::all_reduce_sum(const Collective& what, std::span<float> values) {
   const auto all = all_gather(what, std::as_bytes(values));
   std::fill(values.begin(), values.end(), 0.0f);
@@ -105,12 +119,13 @@ void Communicator::barrier(const char* tag, double patience_seconds) {
   exchange(what, patience_seconds);
 }
 
-// Sends messages_ and waits for one message of every peer.
-void Communicator::exchange(const Collective& what, double patience_seconds) {
+// Sends messages_ and waits for one message of every peer; with `root` only that one sends.
+void Communicator::exchange(const Collective& what, double patience_seconds, int root) {
+  const auto sends = [root](int sender) { return root == kAll || root == sender; };
   for (int peer = 0; peer < ranks(); ++peer) {
     const bool self = peer == rank();
-    has_arrived_[static_cast<size_t>(peer)] = self;
-    if (!self) transport_->send(peer, messages_[static_cast<size_t>(peer)]);
+    has_arrived_[static_cast<size_t>(peer)] = self || !sends(peer);
+    if (!self && sends(rank())) transport_->send(peer, messages_[static_cast<size_t>(peer)]);
   }
   double begin = now_seconds(), last_look = begin;
   for (int64_t polls = 0;; ++polls) {

@@ -83,6 +83,11 @@ class Communicator {
   // The bytes of all ranks, by rank.
   std::span<const Bytes> all_gather(const Collective& what, std::span<const std::byte> mine);
 
+  // The bytes of rank `root`, whose `mine` alone counts. The others wait for nobody else; `root`
+  // waits for no one.
+  std::span<const std::byte> broadcast(const Collective& what, int root,
+                                       std::span<const std::byte> mine);
+
   // values[i] becomes the sum over ranks of values[i], added in rank order.
   void all_reduce_sum(const Collective& what, std::span<float> values);
 
@@ -95,7 +100,8 @@ class Communicator {
  private:
   struct Header;
   Bytes& begin_message(int peer, const Collective& what, size_t bytes);
-  void exchange(const Collective& what, double patience_seconds);
+  static constexpr int kAll = -1;
+  void exchange(const Collective& what, double patience_seconds, int root = kAll);
   void check(const Header& header, int peer, const Collective& what);
   void watch(const Collective& what, double waiting_since, double patience_seconds);
 

@@ -1,4 +1,5 @@
-// Which part of a model each of N ranks holds under expert parallelism, from the config alone.
+// Which part of a model each of N ranks holds under expert or tensor parallelism, from the config
+// alone.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +7,7 @@
 
 #include "checkpoint/config.h"
 #include "model/expert_exchange.h"
+#include "model/tensor_split.h"
 
 namespace peregrine {
 
@@ -21,5 +23,18 @@ struct RankShare {
 };
 
 std::vector<RankShare> plan_ranks(const ModelConfig& config, int ranks);
+
+// Under tensor parallelism: a rank's part of what ranks share, and what every rank holds whole.
+struct TensorShare {
+  Slice groups, heads;    // of attention
+  Slice experts;          // of a backbone layer
+  Slice drafter_experts;  // of a draft stage
+  Slice vocabulary;       // rows of embedding, head and Markov head
+  Slice engram_columns;   // of an Engram table
+  int64_t shared_bytes = 0;
+  int64_t other_bytes = 0;  // indexers, compressors, routers, norms, small projections
+};
+
+std::vector<TensorShare> plan_tensor_ranks(const ModelConfig& config, int ranks);
 
 }  // namespace peregrine

@@ -18,15 +18,15 @@ class CheckpointExperts {
     const Model::Impl& m = model_->impl();
     const TensorSource& source = *m.checkpoint.source;
     const std::string prefix = Weights::expert_prefix(m.config(), layer, expert);
-    std::vector<const TensorView*> views;
+    std::vector<WeightRange> ranges;
     uint64_t bytes = 0;
     for (const char* part : {".w1", ".w2", ".w3"})
       for (const char* kind : {".weight", ".scale"})
         if (const TensorView* view = source.find(prefix + part + kind)) {
-          views.push_back(view);
+          ranges.push_back({view, {view->data, view->bytes}});
           bytes += view->bytes;
         }
-    scan_weights(source, views, {});
+    scan_weights(source, std::move(ranges), {});
     // Bound once: tensors off their alignment are copied.
     auto [at, is_new] = bound_.try_emplace({layer, expert});
     if (is_new) at->second = m.weights.bind_expert(m.config(), source, layer, expert);

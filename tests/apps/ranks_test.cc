@@ -156,14 +156,16 @@ TEST(RankedBatch, AnswersEqualOneProcess) {
   // On four ranks experts move all the time.
   for (const Case& c :
        {Case{2, {"--ep", "2", "--dp", "2"}},
-        Case{4, {"--redundant-experts", "4", "--eplb-window", "2", "--eplb-interval", "4"}}}) {
-    const std::string out = "ranks" + std::to_string(c.ranks) + ".jsonl";
+        Case{4, {"--redundant-experts", "4", "--eplb-window", "2", "--eplb-interval", "4"}},
+        Case{2, {"--tp", "2"}}, Case{4, {"--tp", "4"}}}) {
+    const std::string out = "ranks" + std::to_string(c.ranks) + c.flags[0] + ".jsonl";
     auto words = arguments(out);
     words.insert(words.end(), c.flags.begin(), c.flags.end());
     const ProgramResult several = run_ranks(c.ranks, words, folder);
     ASSERT_EQ(several.code, 0) << several.err;
-    EXPECT_EQ(answers(folder.path() / out), expected) << c.ranks << " ranks";
-    EXPECT_EQ(several.err.find("experts: re-arranged") != std::string::npos, c.ranks == 4)
+    EXPECT_EQ(answers(folder.path() / out), expected) << out;
+    EXPECT_EQ(several.err.find("experts: re-arranged") != std::string::npos,
+              c.flags[0] == "--redundant-experts")
         << several.err;
     EXPECT_FALSE(std::filesystem::exists(folder.path() / (out + ".part0")));
   }
@@ -196,7 +198,16 @@ TEST(RankedBatch, RefusesInOneSentence) {
                  "--ep 2 with 1 rank(s): expected 1 or as many as mpirun -n starts");
   expect_refused(run_program({"generate", "x", "--model", kTiny, "--dp", "2"}),
                  "--dp 2 with 1 rank(s): this command can use 1");
+  expect_refused(run_program({"generate", "x", "--model", kTiny, "--tp", "2"}),
+                 "--tp 2 with 1 rank(s): expected 1 or as many as mpirun -n starts");
   if (!kHaveMpi) return;
+  const ProgramResult mixed =
+      run_ranks(2, {"generate", "x", "--model", kTiny, "--tp", "2", "--ep", "1"}, folder);
+  EXPECT_NE(mixed.code, 0);
+  EXPECT_NE(mixed.err.find("--tp 2 --ep 1 --dp 1: tensor-parallel ranks share the experts and "
+                           "answer together, expected --ep 2 --dp 1"),
+            std::string::npos)
+      << mixed.err;
   folder.file("out.jsonl", "something\n");
   const ProgramResult result = run_ranks(2, {"batch", in, out, "--model", kTiny}, folder);
   EXPECT_NE(result.code, 0);
@@ -208,7 +219,8 @@ TEST(RankedBatch, RefusesInOneSentence) {
 enum class Moment { kPrefill, kDecode, kMovement };
 
 // Sends `signal_number` to rank 1 while it works; what the run says then.
-ProgramResult disturb(int signal_number, Moment moment, const TempFolder& folder) {
+ProgramResult disturb(int signal_number, Moment moment, const TempFolder& folder,
+                      const std::string& tp = "1") {
   // First a short request a rank, whose result shows that steps run. Prefill: then long prompts.
   // Decode: then long answers.
   std::string lines;
@@ -227,12 +239,12 @@ ProgramResult disturb(int signal_number, Moment moment, const TempFolder& folder
   const std::string in = folder.file("in.jsonl", lines);
   // Movement: a placement is planned or its experts are read at almost any time.
   RankedRun run(2,
-                {"batch", in, (folder.path() / "out.jsonl").string(), "--model", kTiny,
+                {"batch", in, (folder.path() / "out.jsonl").string(), "--model", kTiny, "--tp", tp,
                  "--rank-timeout", signal_number == SIGKILL ? "8" : "4", "--eplb-window",
                  moment == Moment::kMovement ? "1" : "1000", "--eplb-interval",
                  moment == Moment::kMovement ? "1" : "0"},
                 folder);
-  const auto part = folder.path() / "out.jsonl.part1";
+  const auto part = folder.path() / (tp == "1" ? "out.jsonl.part1" : "out.jsonl.part0");
   while (RankedRun::read(part).empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   const std::vector<pid_t> ranks = run.ranks();
   EXPECT_EQ(ranks.size(), 2u);
@@ -242,9 +254,13 @@ ProgramResult disturb(int signal_number, Moment moment, const TempFolder& folder
 
 TEST(RankedBatch, KilledRankEndsTheRunWithASentence) {
   if (!kHaveMpi) GTEST_SKIP() << "built without MPI";
-  for (const Moment moment : {Moment::kPrefill, Moment::kDecode, Moment::kMovement}) {
+  for (const auto& [moment, tp] : {std::pair{Moment::kPrefill, "1"},
+                                   {Moment::kDecode, "1"},
+                                   {Moment::kMovement, "1"},
+                                   {Moment::kPrefill, "2"},
+                                   {Moment::kDecode, "2"}}) {
     const TempFolder folder;
-    const ProgramResult result = disturb(SIGKILL, moment, folder);
+    const ProgramResult result = disturb(SIGKILL, moment, folder, tp);
     EXPECT_NE(result.code, 0);
     EXPECT_NE(result.err.find("peregrine: rank 0 of 2 stopped in step"), std::string::npos)
         << result.err;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <random>
 
@@ -78,6 +79,38 @@ TEST(Communicator, RanksOutOfStepEndWithBothTags) {
   EXPECT_EQ(errors[1],
             "rank 1 of 2 stopped in step 41: collective 1 is \"combine\" of layer 3 with shape 256 "
             "here, but rank 0 in its step 40 is at 1, \"dispatch\" of layer 3 with shape 256");
+}
+
+// The root waits for nobody: it may be several messages ahead.
+TEST(Communicator, BroadcastComesFromOneRank) {
+  ThreadGroup group(3);
+  std::atomic<bool> root_done = false;
+  const auto errors = ThreadGroup::run(3, [&](int rank) {
+    const auto c = group.open(rank, 0);
+    while (rank != 1 && !root_done) std::this_thread::yield();
+    for (int round = 0; round < 3; ++round) {
+      const Bytes mine = bytes_of(rank == 1 ? "root " + std::to_string(round) : "nobody's");
+      const auto got = c->broadcast({.tag = "orders"}, 1, mine);
+      EXPECT_EQ(text({got.begin(), got.end()}), "root " + std::to_string(round));
+    }
+    if (rank == 1) root_done = true;
+    c->barrier("end", 8);
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+TEST(Communicator, BroadcastMustMeetItself) {
+  ThreadGroup group(2);
+  const auto errors = ThreadGroup::run(2, [&](int rank) {
+    const auto c = group.open(rank, 0);
+    if (rank == 0) {
+      c->broadcast({.tag = "orders"}, 0, bytes_of("x"));
+    } else {
+      c->all_gather({.tag = "experts", .layer = 3}, bytes_of("x"));
+    }
+  });
+  EXPECT_NE(errors[1].find("collective 0 is \"experts\" of layer 3"), std::string::npos)
+      << errors[1];
 }
 
 TEST(Communicator, LayerAndShapeMustAgree) {

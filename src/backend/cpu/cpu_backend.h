@@ -45,6 +45,7 @@ class CpuBackend : public ReferenceBackend {
 
   // experts.cc
   void experts(const ExpertsArgs& args) override;
+  void gate(Tensor a, Tensor b) override;
 
   // rows.cc
   void hc_mixes(Tensor x, const HcWeights& weights, HcMix mix) override;

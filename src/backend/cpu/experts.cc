@@ -189,4 +189,11 @@ void CpuBackend::experts(const ExpertsArgs& args) {
   });
 }
 
+void CpuBackend::gate(Tensor a, Tensor b) {
+  pool_.parallel_for(a.rows, [&](int64_t r) {
+    kernels_.vector.gate(a.f32() + r * a.cols, b.f32() + r * b.cols, /*weight=*/1.0f,
+                         config().swiglu_limit, a.cols, rounds());
+  });
+}
+
 }  // namespace peregrine

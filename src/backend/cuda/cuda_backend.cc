@@ -108,6 +108,7 @@ void CudaBackend::rope(Tensor x, int heads, const StepRows& step, const RopePara
 }
 void CudaBackend::scale(Tensor x, float factor) { cuda::scale(launch(), x, factor); }
 void CudaBackend::add(Tensor x, Tensor y) { cuda::add(launch(), x, y); }
+void CudaBackend::gate(Tensor a, Tensor b) { cuda::gate(launch(), a, b); }
 void CudaBackend::pack_window(Tensor kv, Tensor packed) { cuda::pack_window(launch(), kv, packed); }
 void CudaBackend::store_window(Tensor packed, const StepRows& step, int ring_layer,
                                const KvView& kv) {

@@ -81,6 +81,7 @@ class CudaBackend : public Backend {
   void route(Tensor logits, const Router& router, const uint8_t* is_image, Tensor ids,
              Tensor weights) override;
   void experts(const ExpertsArgs& args) override;
+  void gate(Tensor a, Tensor b) override;
   void confidence(Tensor x, Tensor e, const Weight& proj, Tensor out) override;
 
   cudaStream_t stream() const { return stream_; }

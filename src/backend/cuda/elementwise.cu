@@ -1,9 +1,10 @@
-// Embedding, moves of whole rows, and the two elementwise operations.
+// Embedding, moves of whole rows, and the elementwise operations.
 //
 // Bytes: every element is read and written once; embed reads a table row once and writes it
 // `copies` times.
 #include "backend/cuda/act_vector.cuh"
 #include "backend/cuda/elementwise.h"
+#include "backend/cuda/gated.cuh"
 #include "backend/cuda/pdl.cuh"
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
@@ -99,6 +100,20 @@ __global__ void add_kernel(const T* x, T* y, int64_t vectors) {
   store_vector(y + i * kN, b);
 }
 
+template <typename T, int kN>
+__global__ void gate_kernel(T* a, const T* b, int64_t vectors, float limit) {
+  grid_wait();
+  grid_launch();
+  const int64_t i = thread_index();
+  if (i >= vectors) return;
+  float x[kN], y[kN];
+  load_vector(a + i * kN, x);
+  load_vector(b + i * kN, y);
+#pragma unroll
+  for (int k = 0; k < kN; ++k) x[k] = gated(x[k], y[k], 1.0f, limit);
+  store_vector(a + i * kN, x);
+}
+
 }  // namespace
 
 void embed(const Launch& launch, const Weight& table, const int32_t* tokens, int copies, Tensor x) {
@@ -143,6 +158,19 @@ void add(const Launch& launch, Tensor x, Tensor y) {
       using T = ActOf<decltype(type)>;
       start(add_kernel<T, vector>, dim3(blocks_for(n / vector)), dim3(kThreads), 0, launch.stream,
             static_cast<const T*>(x.data), static_cast<T*>(y.data), n / vector);
+    });
+  });
+}
+
+void gate(const Launch& launch, Tensor a, Tensor b) {
+  const int64_t n = a.rows * a.cols;
+  if (n == 0) return;
+  with_act(launch.numerics, [&](auto* type) {
+    with_vector(n, [&](auto vector) {
+      using T = ActOf<decltype(type)>;
+      start(gate_kernel<T, vector>, dim3(blocks_for(n / vector)), dim3(kThreads), 0, launch.stream,
+            static_cast<T*>(a.data), static_cast<const T*>(b.data), n / vector,
+            launch.config.swiglu_limit);
     });
   });
 }

@@ -10,5 +10,6 @@ void embed(const Launch& launch, const Weight& table, const int32_t* tokens, int
 void gather_rows(const Launch& launch, Tensor src, const int32_t* indices, Tensor dst);
 void scale(const Launch& launch, Tensor x, float factor);
 void add(const Launch& launch, Tensor x, Tensor y);
+void gate(const Launch& launch, Tensor a, Tensor b);
 
 }  // namespace peregrine::cuda

@@ -111,4 +111,9 @@ void ReferenceBackend::experts(const ExpertsArgs& args) {
   }
 }
 
+void ReferenceBackend::gate(Tensor a, Tensor b) {
+  for (int64_t i = 0; i < a.rows * a.cols; ++i)
+    a.f32()[i] = round(gated(a.f32()[i], b.f32()[i], config_.swiglu_limit));
+}
+
 }  // namespace peregrine

@@ -83,6 +83,7 @@ class ReferenceBackend : public Backend {
   void route(Tensor logits, const Router& router, const uint8_t* is_image, Tensor ids,
              Tensor weights) override;
   void experts(const ExpertsArgs& args) override;
+  void gate(Tensor a, Tensor b) override;
 
  protected:
   const ModelConfig& config() const { return config_; }
