@@ -105,7 +105,9 @@ BatchEnd run_share(const BatchFlags& flags, Ranks& ranks, const std::string& out
   });
   if (ranks.rank() == 0) {
     report.finish(end, engine);
-    if (ranks.exchange()) fmt::print(stderr, "{}", balance_line(ranks.exchange()->balance_stats()));
+    const std::string balance =
+        ranks.exchange() ? balance_line(ranks.exchange()->balance_stats()) : std::string();
+    if (!balance.empty()) fmt::print(stderr, "{}\n", balance);
   }
   return {.complete = end.complete, .failed_lines = end.failed + journal.resumed_failures() > 0};
 }

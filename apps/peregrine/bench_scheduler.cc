@@ -86,11 +86,11 @@ Json measure(const Run& run) {
     // Steady state: everybody decodes.
     while (emitted.load() < 4 * run.sequences)
       std::this_thread::sleep_for(std::chrono::microseconds(200));
-    before = loop.stats();
+    before = loop.stats_by_rank().front();
     begin_us = now_us();
     while (emitted.load() < static_cast<int64_t>(run.tokens - 8) * run.sequences)
       std::this_thread::sleep_for(std::chrono::microseconds(200));
-    after = loop.stats();
+    after = loop.stats_by_rank().front();
     end_us = now_us();
     std::unique_lock lock(mutex);
     changed.wait(lock, [&] { return ended == run.sequences; });

@@ -43,20 +43,23 @@ void end_process(std::string_view sentence) {
 }
 
 // mpirun ends the ranks that are left as soon as one has died, with SIGKILL soon after SIGTERM:
-// they name it at once. When all processes are there, it is asked to stop itself.
-void on_terminate(int) {
+// they name it at once. Returns when all processes are there.
+void name_dead_rank() {
   const RankGroup& group = *watched_group;
   const int dead = group.dead_rank();
-  if (dead < 0) {
-    alarm(kLastWordSeconds);
-    return;
-  }
+  if (dead < 0) return;
   std::array<char, 256> sentence;
   const auto end = fmt::format_to_n(sentence.data(), sentence.size(),
                                     "rank {} of {} stopped in step {}: rank {} has died",
                                     group.rank(), group.ranks(), watched_steps.load()->step(), dead)
                        .out;
   end_process({sentence.data(), static_cast<size_t>(end - sentence.data())});
+}
+
+// Without a dead rank it is this run that is asked to stop.
+void on_terminate(int) {
+  name_dead_rank();
+  alarm(kLastWordSeconds);
 }
 
 }  // namespace
@@ -105,14 +108,14 @@ std::string balance_line(const BalanceStats& stats) {
   return fmt::format(
       "experts: re-arranged {} times, {} read anew ({:.1f} MB), steps waited {:.3f} s; "
       "slowest/mean "
-      "{:.3f} over layers, {:.3f} in layer {}\n",
+      "{:.3f} over layers, {:.3f} in layer {}",
       stats.rearrangements, stats.experts_read, static_cast<double>(stats.bytes_read) * 1e-6,
       stats.stall_seconds,
       std::accumulate(layers.begin(), layers.end(), 0.0) / static_cast<double>(layers.size()),
       *worst, worst - layers.begin());
 }
 
-Ranks::Ranks(const RankFlags& flags, int most_dp) : balance_(flags.balance) {
+Ranks::Ranks(const RankFlags& flags, int most_dp, bool dispatch) : balance_(flags.balance) {
   const int started = launched_ranks();
   const int most = most_dp == 0 ? started : std::min(most_dp, started);
   const int ep = flags.ep == 0 ? started : flags.ep;
@@ -125,6 +128,10 @@ Ranks::Ranks(const RankFlags& flags, int most_dp) : balance_(flags.balance) {
          "--tp {} --ep {} --dp {}: tensor-parallel ranks share the experts and answer together, "
          "expected --ep {} --dp 1",
          flags.tp, ep, dp_, flags.tp);
+  if (flags.tp > 1 && dispatch)
+    fail(ErrorKind::kInvalidArgument,
+         "--tp {}: this command shares experts among its ranks, not matrices, expected --tp 1",
+         flags.tp);
   if (flags.tp > 1 && flags.balance.redundant > 0)
     fail(ErrorKind::kInvalidArgument,
          "--redundant-experts {} with --tp {}: the ranks run the same rows, expected 0",
@@ -139,6 +146,10 @@ Ranks::Ranks(const RankFlags& flags, int most_dp) : balance_(flags.balance) {
     fail(ErrorKind::kInvalidArgument,
          "--ep 1 --dp {} with {} ranks: {} would have nothing to do, expected --dp {}", dp_,
          started, started - dp_, started);
+  if (started > 1 && ep == 1 && dispatch)
+    fail(ErrorKind::kInvalidArgument,
+         "--ep 1 with {} ranks: this command shares the experts among its ranks, expected --ep {}",
+         started, started);
 
   group_ = join_ranks();
   const CommunicatorOptions options{.timeout_seconds = flags.timeout_seconds,
@@ -156,8 +167,20 @@ Ranks::Ranks(const RankFlags& flags, int most_dp) : balance_(flags.balance) {
   if (ep == 1) return;
   experts_ = std::make_unique<RankExperts>(group_->open(options));
   watched_steps = &experts_->communicator();
-  votes_ = std::make_unique<VoteChannel>(group_->open(options));
-  voting_ = std::make_unique<Voting>(*votes_, VotingOptions{});
+  VoteMail* mail = nullptr;
+  if (dispatch && rank() == 0) {
+    dispatcher_ = std::make_unique<RequestDispatcher>(ranks(), dp_);
+    mail = dispatcher_.get();
+  } else if (dispatch) {
+    worker_ = std::make_unique<RequestWorker>();
+    mail = worker_.get();
+  }
+  votes_ = std::make_unique<VoteChannel>(group_->open(options), mail);
+  voting_ = std::make_unique<Voting>(*votes_, VotingOptions{}, dispatcher_.get());
+}
+
+void Ranks::asked_to_end() const {
+  if (several()) name_dead_rank();
 }
 
 Ranks::~Ranks() {

@@ -10,6 +10,8 @@
 #include "parallel/rank_experts.h"
 #include "parallel/rank_group.h"
 #include "parallel/rank_tensors.h"
+#include "parallel/request_dispatcher.h"
+#include "parallel/request_worker.h"
 #include "parallel/vote_channel.h"
 
 namespace CLI {
@@ -29,7 +31,7 @@ struct RankFlags {
 // --tp, --ep, --dp, --rank-timeout, --redundant-experts, --eplb-window, --eplb-interval
 void add_rank_options(CLI::App& command, RankFlags& flags);
 
-// "experts: re-arranged 3 times, ..." and a newline; empty before the first window of counts.
+// "experts: re-arranged 3 times, ..."; empty before the first window of counts.
 std::string balance_line(const BalanceStats& stats);
 
 // The ranks of this run. Made before the model is loaded; lives until the command ends.
@@ -37,7 +39,8 @@ class Ranks {
  public:
   // `most_dp`: ranks that can take requests in this command, 0: all. Throws
   // Error(kInvalidArgument) when the flags do not fit the ranks that were started.
-  Ranks(const RankFlags& flags, int most_dp);
+  // `dispatch`: rank 0 gives requests to the engines of the others, which have a worker().
+  Ranks(const RankFlags& flags, int most_dp, bool dispatch = false);
   ~Ranks();
 
   int rank() const { return group_->rank(); }
@@ -57,7 +60,11 @@ class Ranks {
   RankTensors* tensors() { return tensors_.get(); }   // null: no tensor parallelism
   RankExperts* exchange() { return experts_.get(); }  // null: every rank has all experts
   StepGroup* step_group() { return voting_.get(); }   // null: ranks step as they like
+  RequestWorker* worker() { return worker_.get(); }   // of ranks that rank 0 gives requests to
   Communicator& control() { return *control_; }       // for the command's own thread
+  // To be called where SIGTERM is waited for: it may be mpirun's answer to the death of a rank,
+  // which this names; the process then ends.
+  void asked_to_end() const;
   // Until all ranks have loaded and are ready to step.
   void wait_for_all();
 
@@ -70,6 +77,8 @@ class Ranks {
   std::unique_ptr<Communicator> tensor_channel_;  // with tensor parallelism, until load()
   std::unique_ptr<RankTensors> tensors_;
   std::unique_ptr<RankExperts> experts_;
+  std::unique_ptr<RequestDispatcher> dispatcher_;
+  std::unique_ptr<RequestWorker> worker_;
   std::unique_ptr<VoteChannel> votes_;
   std::unique_ptr<Voting> voting_;
   std::unique_ptr<LoadingWatch> loading_;  // null: one rank

@@ -6,13 +6,16 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <filesystem>
+#include <limits>
 
 #include "base/fail.h"
 #include "commands.h"
 #include "model_options.h"
 #include "output.h"
+#include "rank_options.h"
 #include "sampling_options.h"
 #include "server/auth.h"
+#include "server/balance_metrics.h"
 #include "server/server.h"
 #include "sharing_options.h"
 #include "toml_config.h"
@@ -26,17 +29,20 @@ struct ServeOptions {
   EngineOptions engine;
   ServerOptions server;
   SharingFlags sharing;
+  RankFlags ranks;
   std::vector<std::string> api_keys;
   std::string prefix_cache = "replay";
   std::string config;  // file
 };
 
-// Signals that end the server are waited for, not handled: blocked before any thread starts.
+// Signals that end the server are waited for, not handled: blocked before any thread starts. Of
+// these mpirun passes on SIGUSR1 alone; after a SIGTERM it kills its ranks a second later.
 sigset_t block_end_signals() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGUSR1);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   return signals;
 }
@@ -54,8 +60,14 @@ std::string name_of_model(const std::string& path) {
   return folder.filename().empty() ? "model" : folder.filename().string();
 }
 
-EngineOptions engine_options(const ServeOptions& o) {
+EngineOptions engine_options(const ServeOptions& o, const Ranks& ranks) {
   EngineOptions engine = o.engine;
+  if (ranks.several()) {
+    // Ranks of one host write no file of another.
+    const std::string mine = fmt::format("rank{}", ranks.rank());
+    if (!engine.prefix_spill_dir.empty()) engine.prefix_spill_dir += "/" + mine;
+    if (!engine.trace_file.empty()) engine.trace_file += "." + mine;
+  }
   if (o.model.context_tokens < 0)
     fail(ErrorKind::kInvalidArgument, "--context {}: expected at least 1 token",
          o.model.context_tokens);
@@ -68,10 +80,26 @@ EngineOptions engine_options(const ServeOptions& o) {
   return engine;
 }
 
+// A rank beside the one that listens: answers what that one gives it until it ends. Signals are
+// blocked, so that it ends in order when all ranks are sent one.
+void work(const ServeOptions& o, Ranks& ranks) {
+  const auto model = ranks.load(o.model);
+  EngineOptions options = engine_options(o, ranks);
+  options.max_waiting = std::numeric_limits<int>::max();  // rank 0 refuses when the queue is full
+  ranks.wait_for_all();
+  Engine engine(model, options, ranks.step_group());
+  ranks.worker()->serve(engine);
+}
+
 void run(ServeOptions& o) {
   const sigset_t signals = block_end_signals();
   raise_descriptor_limit();
   spdlog::set_default_logger(spdlog::stderr_color_mt("serve"));
+  o.ranks.balance.on_switch = [](const BalanceStats& stats) {
+    spdlog::info("{}", balance_line(stats));
+  };
+  Ranks ranks(o.ranks, /*most_dp=*/0, /*dispatch=*/true);
+  if (ranks.rank() > 0) return work(o, ranks);
   o.server.api_keys = read_api_keys(o.api_keys);
   if (o.server.model_name.empty()) o.server.model_name = name_of_model(o.model.model);
   // The address is taken first, so that a port in use is known before a long load and probes see
@@ -80,16 +108,22 @@ void run(ServeOptions& o) {
   std::unique_ptr<SharingSetup> sharing;
   std::unique_ptr<Engine> engine;
   Server server(o.server);
-  const auto model = load_model(o.model);
-  engine = std::make_unique<Engine>(model, engine_options(o));
+  const auto model = ranks.load(o.model);
+  ranks.wait_for_all();
+  engine = std::make_unique<Engine>(model, engine_options(o, ranks), ranks.step_group());
   if (!o.sharing.directory.empty()) sharing = std::make_unique<SharingSetup>(o.sharing, *engine);
-  server.serve(*engine, draft_options(o.draft, *model), sharing ? sharing->sharing() : nullptr);
+  std::function<std::string()> balance;
+  if (RankExperts* experts = ranks.exchange())
+    balance = [experts] { return balance_text(experts->balance_stats()); };
+  server.serve(*engine, draft_options(o.draft, *model), sharing ? sharing->sharing() : nullptr,
+               balance);
   write_output(fmt::format("Serving {} at {}://{}:{}\n", o.server.model_name,
                            server.tls() ? "https" : "http", o.server.host, server.port()));
   flush_output();
 
   int signal = 0;
   sigwait(&signals, &signal);
+  ranks.asked_to_end();
   server.shut_down();
 }
 
@@ -159,6 +193,7 @@ void add_serve(CLI::App& app) {
   add_http_options(*command, *o);
   add_engine_options(*command, *o);
   add_sharing_options(*command, o->sharing);
+  add_rank_options(*command, o->ranks);
   add_model_options(*command, o->model);
   add_draft_options(*command, o->draft);
   command->callback([o, command] {

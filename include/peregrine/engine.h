@@ -120,6 +120,9 @@ struct EngineStats {
   double device_idle_seconds = 0;  // between steps while there was work
   double host_seconds = 0;         // planning and post-processing
   double last_step_ms = 0;
+
+  // Sums; of last_step_ms the longer one.
+  void add(const EngineStats& other);
 };
 
 class StepGroup;
@@ -143,8 +146,9 @@ class Engine {
   // Refuses new requests; returns when all others have ended, or cancels them after `seconds`.
   void drain(double seconds);
 
-  EngineStats stats() const;
-  const EngineOptions& options() const;  // defaults filled in
+  EngineStats stats() const;  // with those of other ranks that this engine gives requests to
+  std::vector<EngineStats> stats_by_rank() const;  // this engine's first
+  const EngineOptions& options() const;            // defaults filled in
   const Model& model() const;
   const StateShape& state_shape() const;
 

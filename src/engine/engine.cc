@@ -169,7 +169,28 @@ void Engine::drain(double seconds) {
   while (!impl_->loop_.idle()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-EngineStats Engine::stats() const { return impl_->loop_.stats(); }
+void EngineStats::add(const EngineStats& o) {
+  running += o.running, waiting += o.waiting, prefilling += o.prefilling;
+  steps += o.steps, prompt_tokens += o.prompt_tokens, cached_tokens += o.cached_tokens;
+  output_tokens += o.output_tokens;
+  requests += o.requests, finished += o.finished, cancelled += o.cancelled, failed += o.failed;
+  preemptions += o.preemptions, verified += o.verified, accepted += o.accepted;
+  for (size_t i = 0; i < verified_at.size(); ++i) {
+    verified_at[i] += o.verified_at[i];
+    accepted_at[i] += o.accepted_at[i];
+  }
+  pages_total += o.pages_total, pages_used += o.pages_used, pages_cached += o.pages_cached;
+  device_busy_seconds += o.device_busy_seconds, device_idle_seconds += o.device_idle_seconds;
+  host_seconds += o.host_seconds;
+  last_step_ms = std::max(last_step_ms, o.last_step_ms);
+}
+
+EngineStats Engine::stats() const {
+  EngineStats all;
+  for (const EngineStats& stats : stats_by_rank()) all.add(stats);
+  return all;
+}
+std::vector<EngineStats> Engine::stats_by_rank() const { return impl_->loop_.stats_by_rank(); }
 const EngineOptions& Engine::options() const { return impl_->options_; }
 const Model& Engine::model() const { return *impl_->model_; }
 const StateShape& Engine::state_shape() const { return impl_->shape_; }

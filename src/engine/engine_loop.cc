@@ -22,6 +22,7 @@ EngineLoop::EngineLoop(Device& device, Scheduler& scheduler, PrefixCache& cache,
       state_(state),
       options_(options),
       group_(group),
+      courier_(group ? group->courier() : nullptr),
       pace_(options.max_step_tokens) {
   if (!options.trace_file.empty()) trace_.emplace(options.trace_file);
   publish_stats();
@@ -78,9 +79,13 @@ bool EngineLoop::idle() const {
   return pending_ == 0;
 }
 
-EngineStats EngineLoop::stats() const {
+std::vector<EngineStats> EngineLoop::stats_by_rank() const {
+  std::vector<EngineStats> all(1);
+  if (courier_)
+    for (const EngineStats& other : courier_->others()) all.push_back(other);
   const std::lock_guard lock(mutex_);
-  return published_;
+  all[0] = published_;
+  return all;
 }
 
 void EngineLoop::between_steps(const std::function<void()>& visit) {
@@ -121,15 +126,23 @@ bool EngineLoop::take_mail() {
     stopping = stopping_;
   }
   for (auto& sequence : arrivals) {
+    if (courier_ && courier_->send(sequence, scheduler_.running() + scheduler_.waiting())) continue;
     ++counters_.requests;
     scheduler_.add(std::move(sequence));
   }
-  for (const RequestId id : cancels)
+  for (const RequestId id : cancels) {
+    if (courier_ && courier_->cancel(id)) continue;
     if (Sequence* s = scheduler_.find(id)) finish(*s, EndReason::kCancelled);
+  }
   if (cancel_all) {
     std::vector<Sequence*> all;
     scheduler_.for_each([&](Sequence& s) { all.push_back(&s); });
     for (Sequence* s : all) finish(*s, EndReason::kCancelled);
+    if (courier_) courier_->cancel_all();
+  }
+  if (courier_) {
+    ended_ += courier_->take_ended();
+    if (stopping) courier_->stop();
   }
   if (ended_ > 0) publish_stats();
   for (const auto& question : questions) question();
@@ -137,7 +150,8 @@ bool EngineLoop::take_mail() {
     flush();
     for (const auto& visit : visits) visit();
   }
-  return !(stopping && scheduler_.idle() && completed_ == next_ - 1);
+  return !(stopping && scheduler_.idle() && completed_ == next_ - 1 &&
+           (!courier_ || courier_->idle()));
 }
 
 // -- the loop ------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ class EngineLoop {
   void close();  // no further submit()
   bool idle() const;
   void cancel_all();
-  EngineStats stats() const;
+  std::vector<EngineStats> stats_by_rank() const;  // this loop's, then what the courier knows
   // Runs `visit` on the loop's thread between steps and waits for it.
   void between_steps(const std::function<void()>& visit);
   // The same with steps in flight.
@@ -70,6 +70,7 @@ class EngineLoop {
   StateStore& state_;
   const EngineOptions options_;
   StepGroup* const group_;
+  RequestCourier* const courier_;  // null: requests stay here
   std::optional<Trace> trace_;
   std::array<StepState, kRing> ring_;
   int64_t next_ = 0;  // number of the next step

@@ -4,9 +4,18 @@
 // collectives would not meet. The loop of every rank therefore asks its StepGroup twice a round:
 // before planning what may be planned, and after it what runs. Each call meets the same call on all
 // other ranks. An engine without a group plans alone.
+//
+// A group may also spread the requests of one engine over all of them: its RequestCourier.
 #pragma once
 
+#include <memory>
+#include <vector>
+
+#include "peregrine/engine.h"
+
 namespace peregrine {
+
+struct Sequence;
 
 enum class StepKind {
   kIdle,     // no rank has anything to run
@@ -24,9 +33,29 @@ struct StepWish {
   bool done = false;     // nothing is left and nothing will come
 };
 
+// Takes requests to other ranks' engines and hands on their events; called by the engine's thread
+// alone, but for others(). Events come during a vote.
+class RequestCourier {
+ public:
+  virtual ~RequestCourier() = default;
+
+  // Whether another rank runs the request, which is then the courier's. `requests_here`: of this
+  // engine, running and waiting.
+  virtual bool send(std::unique_ptr<Sequence>& sequence, int requests_here) = 0;
+  virtual bool cancel(RequestId id) = 0;  // false: not one that it took
+  virtual void cancel_all() = 0;
+  virtual int take_ended() = 0;   // requests that have ended since the last call
+  virtual bool idle() const = 0;  // all have ended
+  virtual void stop() = 0;        // no request will follow
+  // What the other engines last said of themselves, by rank.
+  virtual std::vector<EngineStats> others() const = 0;
+};
+
 class StepGroup {
  public:
   virtual ~StepGroup() = default;
+
+  virtual RequestCourier* courier() { return nullptr; }
 
   // Votes: what the ranks may plan in this round.
   virtual StepKind vote(const StepWish& mine) = 0;

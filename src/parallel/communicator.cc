@@ -35,7 +35,7 @@ struct Communicator::Header {
   int64_t step;
 };
 
-Communicator::Communicator(std::unique_ptr<Transport> transport,
+Communicator::Communicator(std::unique_ptr<RankTransport> transport,
                            std::shared_ptr<LastArrival> arrival, const CommunicatorOptions& options)
     : transport_(std::move(transport)),
       arrival_(std::move(arrival)),

@@ -27,9 +27,9 @@ namespace peregrine {
 using Bytes = std::vector<std::byte>;
 
 // Point-to-point messages between ranks, in order per pair of ranks. Never blocks.
-class Transport {
+class RankTransport {
  public:
-  virtual ~Transport() = default;
+  virtual ~RankTransport() = default;
   virtual int rank() const = 0;
   virtual int ranks() const = 0;
   // Begins to send; `message` stays untouched until flushed() is true.
@@ -40,7 +40,7 @@ class Transport {
   virtual bool alive(int peer) = 0;  // false once the peer's process is known to be gone
 };
 
-class SingleTransport : public Transport {
+class SingleTransport : public RankTransport {
  public:
   int rank() const override { return 0; }
   int ranks() const override { return 1; }
@@ -68,7 +68,7 @@ struct CommunicatorOptions {
 
 class Communicator {
  public:
-  Communicator(std::unique_ptr<Transport> transport, std::shared_ptr<LastArrival> arrival,
+  Communicator(std::unique_ptr<RankTransport> transport, std::shared_ptr<LastArrival> arrival,
                const CommunicatorOptions& options);
 
   int rank() const { return transport_->rank(); }
@@ -105,7 +105,7 @@ class Communicator {
   void check(const Header& header, int peer, const Collective& what);
   void watch(const Collective& what, double waiting_since, double patience_seconds);
 
-  const std::unique_ptr<Transport> transport_;
+  const std::unique_ptr<RankTransport> transport_;
   const std::shared_ptr<LastArrival> arrival_;
   const CommunicatorOptions options_;
   std::atomic<int64_t> step_ = 0;

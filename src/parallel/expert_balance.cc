@@ -92,9 +92,12 @@ void ExpertBalance::begin_step(std::span<const uint8_t> states, std::vector<Laye
   }
   if (window_ends) end_window();
   if (plans && phase_ == Phase::kQuiet && has_window_) begin_plan();
-  const std::lock_guard lock(mutex_);
-  stats_.rearrangements += all_moved;
-  stats_.stall_seconds += now_seconds() - begin;
+  {
+    const std::lock_guard lock(mutex_);
+    stats_.rearrangements += all_moved;
+    stats_.stall_seconds += now_seconds() - begin;
+  }
+  if (all_moved && options_.on_switch) options_.on_switch(stats());
 }
 
 // Adds up the counts of all ranks.

@@ -28,12 +28,6 @@
 
 namespace peregrine {
 
-struct BalanceOptions {
-  int64_t window_steps = 1000;     // of statistics, at least 1
-  int64_t interval_steps = 10000;  // between re-arrangements, at least a window; 0: none
-  int redundant = 0;               // copies a layer beyond one an expert, over all ranks
-};
-
 struct BalanceStats {
   int64_t rearrangements = 0;
   int64_t experts_read = 0;  // that were new to this rank
@@ -42,6 +36,14 @@ struct BalanceStats {
   // By layer, drafter stages last: rows that the busiest rank computed in the last window over the
   // mean of all ranks. Empty before the first window has ended.
   std::vector<double> slowest_over_mean;
+};
+
+struct BalanceOptions {
+  int64_t window_steps = 1000;     // of statistics, at least 1
+  int64_t interval_steps = 10000;  // between re-arrangements, at least a window; 0: none
+  int redundant = 0;               // copies a layer beyond one an expert, over all ranks
+  // Called by the thread that steps when experts have moved.
+  std::function<void(const BalanceStats&)> on_switch;
 };
 
 // An expert's weights, read through once so that steps find them in memory. Called on a thread

@@ -26,7 +26,8 @@ double now_seconds() {
 
 }  // namespace
 
-LoadingWatch::LoadingWatch(std::unique_ptr<Transport> transport, const CommunicatorOptions& options)
+LoadingWatch::LoadingWatch(std::unique_ptr<RankTransport> transport,
+                           const CommunicatorOptions& options)
     : transport_(std::move(transport)),
       options_(options),
       peers_(static_cast<size_t>(transport_->ranks()), Peer{.last_sign = now_seconds()}),

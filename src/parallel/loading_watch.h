@@ -24,7 +24,7 @@ class LoadingWatch {
  public:
   // Begins to send and to watch. `options.on_failure` is called, once and on another thread, with a
   // sentence that names the rank.
-  LoadingWatch(std::unique_ptr<Transport> transport, const CommunicatorOptions& options);
+  LoadingWatch(std::unique_ptr<RankTransport> transport, const CommunicatorOptions& options);
   ~LoadingWatch();  // ends the thread, whether or not the others have loaded
 
   void progress(uint64_t bytes) { bytes_ = bytes; }
@@ -43,7 +43,7 @@ class LoadingWatch {
   bool take_signs();  // whether all have loaded
   void check(double now);
 
-  const std::unique_ptr<Transport> transport_;
+  const std::unique_ptr<RankTransport> transport_;
   const CommunicatorOptions options_;
   std::atomic<uint64_t> bytes_{0};
   std::atomic<bool> loaded_{false};

@@ -31,7 +31,7 @@ bool process_alive(pid_t pid) {
          (line[name_end + 2] != 'Z' && line[name_end + 2] != 'X');
 }
 
-class MpiTransport : public Transport {
+class MpiTransport : public RankTransport {
  public:
   explicit MpiTransport(const std::vector<pid_t>& local_pids) : local_pids_(local_pids) {
     MPI_Comm_dup(MPI_COMM_WORLD, &comm_);
@@ -138,7 +138,7 @@ MpiGroup::~MpiGroup() {
   MPI_Finalize();
 }
 
-std::unique_ptr<Transport> MpiGroup::open_transport() {
+std::unique_ptr<RankTransport> MpiGroup::open_transport() {
   return std::make_unique<MpiTransport>(local_pids_);
 }
 

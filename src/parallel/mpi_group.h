@@ -25,7 +25,7 @@ class MpiGroup : public RankGroup {
   int ranks() const override { return ranks_; }
   int local_ranks() const override;
   int dead_rank() const override;
-  std::unique_ptr<Transport> open_transport() override;
+  std::unique_ptr<RankTransport> open_transport() override;
   std::unique_ptr<Communicator> open(const CommunicatorOptions& options) override;
 
  private:

@@ -16,7 +16,7 @@ class SingleGroup : public RankGroup {
   int ranks() const override { return 1; }
   int local_ranks() const override { return 1; }
   int dead_rank() const override { return -1; }
-  std::unique_ptr<Transport> open_transport() override {
+  std::unique_ptr<RankTransport> open_transport() override {
     return std::make_unique<SingleTransport>();
   }
   std::unique_ptr<Communicator> open(const CommunicatorOptions& options) override {

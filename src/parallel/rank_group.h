@@ -20,7 +20,7 @@ class RankGroup {
   virtual int dead_rank() const = 0;
   // One more channel between all ranks, for messages or for collectives; every rank must ask for
   // the same ones in the same order.
-  virtual std::unique_ptr<Transport> open_transport() = 0;
+  virtual std::unique_ptr<RankTransport> open_transport() = 0;
   virtual std::unique_ptr<Communicator> open(const CommunicatorOptions& options) = 0;
 };
 

@@ -18,8 +18,8 @@ bool any(std::span<const uint8_t> votes, uint8_t bit) {
 
 }  // namespace
 
-Voting::Voting(VoteExchange& exchange, const VotingOptions& options)
-    : exchange_(exchange), options_(options) {
+Voting::Voting(VoteExchange& exchange, const VotingOptions& options, RequestCourier* courier)
+    : exchange_(exchange), options_(options), courier_(courier) {
   if (options.all_interval < 1 || options.any_interval < options.all_interval)
     fail(ErrorKind::kInvalidArgument,
          "prefill intervals of {} (all) and {} (any) rounds: expected 1 <= all <= any",

@@ -38,8 +38,11 @@ class Voting : public StepGroup {
  public:
   enum class Trigger { kNone, kAll, kAny };
 
-  // Throws Error(kInvalidArgument) for intervals out of range. `exchange` must outlive this object.
-  Voting(VoteExchange& exchange, const VotingOptions& options);
+  // Throws Error(kInvalidArgument) for intervals out of range. `exchange` and `courier`, which may
+  // be null, must outlive this object.
+  Voting(VoteExchange& exchange, const VotingOptions& options, RequestCourier* courier = nullptr);
+
+  RequestCourier* courier() override { return courier_; }
 
   StepKind vote(const StepWish& mine) override;
   StepKind confirm(bool planned) override;
@@ -50,6 +53,7 @@ class Voting : public StepGroup {
  private:
   VoteExchange& exchange_;
   const VotingOptions options_;
+  RequestCourier* const courier_;
   int64_t round_ = 0;         // votes so far
   int64_t last_trigger_ = 0;  // round of the last one
   Trigger trigger_ = Trigger::kNone;

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "server/anthropic_messages.h"
 #include "server/conversation.h"
@@ -92,7 +93,9 @@ void Server::handle(const std::shared_ptr<Exchange>& exchange) {
   router_.load()->handle(exchange);
 }
 
-void Server::serve(Engine& engine, const DraftOptions& draft, Sharing* sharing) {
+void Server::serve(Engine& engine, const DraftOptions& draft, Sharing* sharing,
+                   std::function<std::string()> more_metrics) {
+  more_metrics_ = std::move(more_metrics);
   service_ = std::make_unique<Service>(engine, options_, draft, sharing);
   full_router_ = make_router();
   router_ = full_router_.get();
@@ -147,7 +150,8 @@ std::unique_ptr<HttpRouter> Server::make_router() const {
          e->respond({.content_type = "text/plain; version=0.0.4; charset=utf-8",
                      .body = service_->metrics.text(http_->connections()) +
                              (service_->sharing ? sharing_text(service_->sharing->stats())
-                                                : std::string())});
+                                                : std::string()) +
+                             (more_metrics_ ? more_metrics_() : std::string())});
        }});
 
   const auto add = [&](const char* method, const char* path, auto handler, bool with_rest = false) {

@@ -7,7 +7,9 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "peregrine/engine.h"
 #include "server/http_router.h"
@@ -31,8 +33,9 @@ class Server {
   bool tls() const { return !options_.tls_certificate.empty(); }
 
   // From here on requests are answered; `draft` is what they all use. `sharing` null: conversations
-  // stay on this server.
-  void serve(Engine& engine, const DraftOptions& draft, Sharing* sharing = nullptr);
+  // stay on this server. `more_metrics`: text that /metrics shows as well; may be empty.
+  void serve(Engine& engine, const DraftOptions& draft, Sharing* sharing = nullptr,
+             std::function<std::string()> more_metrics = {});
 
   // Refuses new requests (/readyz says 503), lets running ones end within the configured time,
   // cancels the rest and closes all connections. Blocks.
@@ -45,6 +48,7 @@ class Server {
 
   const ServerOptions options_;
   std::unique_ptr<Service> service_;
+  std::function<std::string()> more_metrics_;
   std::unique_ptr<HttpRouter> loading_router_, full_router_;
   std::atomic<const HttpRouter*> router_{nullptr};
   std::unique_ptr<HttpServer> http_;  // last: ends before what its handlers use

@@ -6,10 +6,12 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 #include <thread>
 
 #include "program.h"
+#include "server/http_client.h"
 
 namespace peregrine::test {
 namespace {
@@ -58,6 +60,18 @@ class RankedRun {
     for (pid_t pid; file >> pid;) pids.push_back(pid);
     return pids;
   }
+
+  // The port that `serve` prints; 0 when it ends before.
+  int wait_for_port() const {
+    std::smatch match;
+    for (std::string text; kill(child_, 0) == 0; text = read(out_)) {
+      if (std::regex_search(text, match, std::regex("http://127.0.0.1:([0-9]+)\n")))
+        return std::stoi(match[1]);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return 0;
+  }
+  void signal_mpirun(int number) const { kill(child_, number); }
 
   ProgramResult wait() {
     int status = 0;
@@ -196,6 +210,8 @@ TEST(RankedBatch, RefusesInOneSentence) {
   const std::string out = (folder.path() / "out.jsonl").string();
   expect_refused(run_program({"batch", in, out, "--model", kTiny, "--ep", "2"}),
                  "--ep 2 with 1 rank(s): expected 1 or as many as mpirun -n starts");
+  expect_refused(run_program({"serve", "--model", kTiny, "--dp", "2"}),
+                 "--dp 2 with 1 rank(s): this command can use 1");
   expect_refused(run_program({"generate", "x", "--model", kTiny, "--dp", "2"}),
                  "--dp 2 with 1 rank(s): this command can use 1");
   expect_refused(run_program({"generate", "x", "--model", kTiny, "--tp", "2"}),
@@ -212,6 +228,81 @@ TEST(RankedBatch, RefusesInOneSentence) {
   const ProgramResult result = run_ranks(2, {"batch", in, out, "--model", kTiny}, folder);
   EXPECT_NE(result.code, 0);
   EXPECT_NE(result.err.find("holds results already"), std::string::npos) << result.err;
+}
+
+// -- serve ---------------------------------------------------------------------------------------
+
+std::vector<std::string> serve_arguments() {
+  return {"serve", "--model",       kTiny, "--port",          "0",       "--prefill",
+          "exact", "--context",     "512", "--max-running",   "4",       "--prefix-cache",
+          "off",   "--draft",       "4",   "--kv-bytes",      "8388608", "--redundant-experts",
+          "2",     "--eplb-window", "2",   "--eplb-interval", "4"};
+}
+
+std::string completion(int i, int max_tokens) {
+  Json body = {{"prompt", "Tell me about number " + std::to_string(i) + "."},
+               {"max_tokens", max_tokens},
+               {"seed", i},
+               {"temperature", i % 2 == 0 ? 0.0 : 0.8},
+               {"logprobs", 1}};
+  if (i % 3 == 0) body["stop"] = "e";
+  return body.dump();
+}
+
+TEST(RankedServe, AnswersEqualOneProcessAndAllRanksEndInOrder) {
+  if (!kHaveMpi) GTEST_SKIP() << "built without MPI";
+  std::vector<std::vector<Json>> answers;
+  for (const int ranks : {1, 2}) {
+    const TempFolder folder;
+    RankedRun run(ranks, serve_arguments(), folder);
+    const int port = run.wait_for_port();
+    ASSERT_GT(port, 0) << run.wait().err;
+    std::vector<Json> found(6);
+    std::vector<std::thread> clients;
+    for (int i = 0; i < 6; ++i)
+      clients.emplace_back([&found, port, i] {
+        const Json answer = Client(port).post("/v1/completions", completion(i, 12)).json();
+        found[static_cast<size_t>(i)] = {answer["choices"], answer["usage"]};
+      });
+    for (std::thread& client : clients) client.join();
+    answers.push_back(found);
+    const std::string metrics = Client(port).get("/metrics").body;
+    if (ranks == 2) {
+      EXPECT_NE(metrics.find("peregrine_rank_requests_total{rank=\"1\"} 3"), metrics.npos)
+          << metrics;
+      EXPECT_NE(metrics.find("peregrine_experts_slowest_over_mean{layer=\"0\"}"), metrics.npos);
+    }
+    // A request that runs when the end is asked for is answered.
+    Client last(port);
+    last.send("POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: " +
+              std::to_string(completion(1, 100).size()) + "\r\n\r\n" + completion(1, 100));
+    while (Client(port).get("/metrics").body.find("peregrine_running_sequences 1") ==
+           std::string::npos) {
+    }
+    run.signal_mpirun(SIGUSR1);
+    EXPECT_EQ(last.receive().status, 200);
+    const ProgramResult end = run.wait();
+    EXPECT_EQ(end.code, 0) << end.err;
+  }
+  for (const Json& answer : answers[0]) EXPECT_TRUE(answer[0].is_array()) << answer;
+  EXPECT_EQ(answers[0], answers[1]);
+}
+
+TEST(RankedServe, KilledRankEndsTheServer) {
+  if (!kHaveMpi) GTEST_SKIP() << "built without MPI";
+  const TempFolder folder;
+  RankedRun run(2, serve_arguments(), folder);
+  const int port = run.wait_for_port();
+  ASSERT_GT(port, 0) << run.wait().err;
+  const std::vector<pid_t> ranks = run.ranks();
+  ASSERT_EQ(ranks.size(), 2u);
+  kill(ranks[1], SIGKILL);
+  const ProgramResult result = run.wait();
+  EXPECT_NE(result.code, 0);
+  EXPECT_NE(result.err.find("peregrine: rank 0 of 2 stopped in step"), std::string::npos)
+      << result.err;
+  EXPECT_NE(result.err.find("rank 1 has died"), std::string::npos) << result.err;
+  EXPECT_THROW(Client{port}, std::runtime_error);
 }
 
 // -- failure -------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@
 #include "formats/bf16.h"
 #include "formats/quantize.h"
 #include "mixed_requests.h"
+#include "model_group.h"
 #include "parallel/distribution.h"
 #include "parallel/expert_reader.h"
 #include "parallel/vote_channel.h"
@@ -44,27 +45,6 @@ TEST(RankExperts, QuantisingTwiceIsQuantisingOnce) {
     ASSERT_EQ(std::memcmp(once.data(), twice.data(), kActBlock * sizeof(float)), 0) << i;
   }
 }
-
-// One model a rank with its share of the experts.
-class Group {
- public:
-  Group(int ranks, const std::string& device = "cpu") : threads_(ranks) {
-    for (int rank = 0; rank < ranks; ++rank) {
-      exchanges_.push_back(std::make_unique<RankExperts>(threads_.open(rank, 0)));
-      models_.push_back(Model::Impl::load(model_path("tiny"), {.device = device, .threads = 1},
-                                          exchanges_.back().get()));
-    }
-  }
-  int ranks() const { return threads_.ranks(); }
-  ThreadGroup& threads() { return threads_; }
-  RankExperts& exchange(int rank) { return *exchanges_[static_cast<size_t>(rank)]; }
-  std::shared_ptr<const Model> model(int rank) { return models_[static_cast<size_t>(rank)]; }
-
- private:
-  ThreadGroup threads_;
-  std::vector<std::unique_ptr<RankExperts>> exchanges_;
-  std::vector<std::shared_ptr<const Model>> models_;
-};
 
 // Rows, routing and output of one call with four experts a row.
 struct Call {
@@ -150,7 +130,7 @@ INSTANTIATE_TEST_SUITE_P(RankExperts, OneLayer,
                                          std::pair{"backbone_quant", "cpu"}));
 
 TEST(RankExperts, HoldsOnlyItsShare) {
-  Group group(3);
+  ModelGroup group(3);
   std::vector<int> holders(16, 0);
   for (int rank = 0; rank < 3; ++rank) {
     const Weights& w = group.model(rank)->impl().weights;
@@ -196,7 +176,7 @@ TEST(RankExperts, SessionEqualsOneProcess) {
       return rows;
     };
     const Rows expected = rows_of(tiny_model());
-    Group group(2);
+    ModelGroup group(2);
     Rows found;
     const auto errors = ThreadGroup::run(2, [&](int rank) {
       const auto model = group.model(rank);
@@ -219,7 +199,7 @@ TEST(RankExperts, SessionEqualsOneProcess) {
 
 std::vector<Answer> answers_of_group(int ranks, int dp, const std::vector<Request>& requests,
                                      std::vector<std::string>& errors) {
-  Group group(ranks);
+  ModelGroup group(ranks);
   // Experts move all the time, and some are there twice.
   for (int rank = 0; rank < ranks; ++rank)
     group.exchange(rank).balance(experts_of_layers(*group.model(rank)),

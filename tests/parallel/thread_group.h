@@ -26,7 +26,7 @@ class ThreadGroup {
     return std::make_unique<Communicator>(transport(rank, channel), arrival_,
                                           CommunicatorOptions{.timeout_seconds = timeout_seconds});
   }
-  std::unique_ptr<Transport> transport(int rank, int channel) {
+  std::unique_ptr<RankTransport> transport(int rank, int channel) {
     return std::make_unique<End>(*this, rank, channel);
   }
 
@@ -47,7 +47,7 @@ class ThreadGroup {
   }
 
  private:
-  class End : public Transport {
+  class End : public RankTransport {
    public:
     End(ThreadGroup& group, int rank, int channel)
         : group_(group), rank_(rank), channel_(channel) {}
