@@ -443,42 +443,72 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) tiles_kernel(TileArgs ar
   write_out(args, row, first_head, slice, memory, numerators);
 }
 
-template <typename S, int kMinBlocks>
-void start_tiles(const Launch& launch, const TileArgs& args, int rows) {
-  const auto kernel = tiles_kernel<S, kMinBlocks>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(sizeof(Memory<S>))),
-        "shared memory of attention");
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = S::kSlices;
-  attributes[1].val.clusterDim.y = 1;
-  attributes[1].val.clusterDim.z = 1;
+// A launch of `rows` step rows; its attributes lie in `attributes`.
+template <typename S>
+cudaLaunchConfig_t launch_config(const Launch& launch, int heads, int rows,
+                                 cudaLaunchAttribute (&attributes)[2]) {
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim.x = S::kSlices;
+  attributes[0].val.clusterDim.y = 1;
+  attributes[0].val.clusterDim.z = 1;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(rows) * S::kSlices,
-                        static_cast<unsigned>((args.heads + S::kHeads - 1) / S::kHeads));
+                        static_cast<unsigned>((heads + S::kHeads - 1) / S::kHeads));
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = sizeof(Memory<S>);
   config.stream = launch.stream;
   config.attrs = attributes;
   config.numAttrs = 2;
-  check(cudaLaunchKernelEx(&config, kernel, args), "sparse_attention");
+  return config;
 }
 
-// Few rows: sixteen heads a block and a whole list of 640 entries at once. Many rows: all heads
-// share the widened rows, and two blocks of a processor hide each other's waiting.
+template <typename S, int kMinBlocks>
+void allow_shared_memory() {
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(tiles_kernel<S, kMinBlocks>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           static_cast<int>(sizeof(Memory<S>)));
+  check(allowed, "shared memory of attention");
+}
+
+template <typename S, int kMinBlocks>
+void start_tiles(const Launch& launch, const TileArgs& args, int rows) {
+  allow_shared_memory<S, kMinBlocks>();
+  cudaLaunchAttribute attributes[2] = {};
+  const cudaLaunchConfig_t config = launch_config<S>(launch, args.heads, rows, attributes);
+  check(cudaLaunchKernelEx(&config, tiles_kernel<S, kMinBlocks>, args), "sparse_attention");
+}
+
+// Starts the kernel if the device can hold all of its clusters at once: a second wave would take
+// as long as the first. An H200 holds 30 clusters of four blocks, one on a multiprocessor.
+template <typename S>
+bool start_in_one_wave(const Launch& launch, const TileArgs& args, int rows) {
+  allow_shared_memory<S, 1>();
+  static const int held = [&] {
+    cudaLaunchAttribute attributes[2] = {};
+    cudaLaunchConfig_t config = launch_config<S>(launch, args.heads, rows, attributes);
+    config.numAttrs = 1;
+    int clusters = 0;
+    check(cudaOccupancyMaxActiveClusters(&clusters, tiles_kernel<S, 1>, &config),
+          "clusters of attention");
+    return clusters;
+  }();
+  if (rows * ((args.heads + S::kHeads - 1) / S::kHeads) > held) return false;
+  start_tiles<S, 1>(launch, args, rows);
+  return true;
+}
+
+// Few rows: as few heads a block as one wave allows, since the widening of a list takes most of the
+// time and blocks of other heads do it side by side. Many rows: all heads share the widened rows,
+// and two blocks of a processor hide each other's waiting.
 template <int kDim>
 void start_dim(const Launch& launch, const TileArgs& args, int rows) {
-  using Few = Shape<kDim, 1, 10, 5>;
-  using Many = Shape<kDim, 4, 2, 2>;
-  const int blocks = rows * ((args.heads + Few::kHeads - 1) / Few::kHeads) * Few::kSlices;
-  if (blocks <= 2 * launch.multiprocessors) {
-    start_tiles<Few, 1>(launch, args, rows);
-  } else {
-    start_tiles<Many, 2>(launch, args, rows);
-  }
+  if (start_in_one_wave<Shape<kDim, 1, 10, 5>>(launch, args, rows) ||
+      start_in_one_wave<Shape<kDim, 2, 5, 5>>(launch, args, rows) ||
+      start_in_one_wave<Shape<kDim, 4, 5, 5>>(launch, args, rows))
+    return;
+  start_tiles<Shape<kDim, 4, 2, 2>, 2>(launch, args, rows);
 }
 
 }  // namespace
