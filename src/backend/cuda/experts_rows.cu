@@ -7,9 +7,11 @@
 namespace peregrine::cuda {
 namespace {
 
-// `per_tile` jobs a tile of pairs. kDown: a job is 32 outputs of w2, else 16 each of w1 and w3.
-template <Product kProduct, bool kDown, bool kShared>
+// `per_tile` jobs a tile of pairs. kDown: a job is kTiles * 16 outputs of w2, else 16 each of w1
+// and w3 (kTiles = 2).
+template <Product kProduct, bool kDown, bool kShared, int kTiles>
 struct ExpertTiles {
+  static constexpr int kJobOutputs = kDown ? kTiles * kTileOutputs : kTileOutputs;
   const Expert& shared;  // kShared: the expert of all tiles
   const Expert* table;
   const ExpertTile* pairs;
@@ -17,13 +19,14 @@ struct ExpertTiles {
 
   __device__ const ExpertTile& tile(int job) const { return pairs[job / per_tile]; }
   __device__ int64_t output(int job) const {
-    return static_cast<int64_t>(job % per_tile) * (kDown ? 2 * kTileOutputs : kTileOutputs);
+    return static_cast<int64_t>(job % per_tile) * kJobOutputs;
   }
-  __device__ void operator()(int job, WeightTile (&tiles)[2]) const {
+  __device__ void operator()(int job, WeightTile (&tiles)[kTiles]) const {
     const Expert& expert = kShared ? shared : table[tile(job).expert];
     if constexpr (kDown) {
-      tiles[0] = weight_tile<kProduct>(expert.w2, output(job));
-      tiles[1] = weight_tile<kProduct>(expert.w2, output(job) + kTileOutputs);
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i)
+        tiles[i] = weight_tile<kProduct>(expert.w2, output(job) + i * kTileOutputs);
     } else {
       tiles[0] = weight_tile<kProduct>(expert.w1, output(job));
       tiles[1] = weight_tile<kProduct>(expert.w3, output(job));
@@ -47,15 +50,15 @@ __device__ StreamInputs<kColumns> inputs_of(const ExpertTile& tile, const int32_
   return inputs;
 }
 
-template <int kColumns>
-using Partial = float[2][2][kStreamWarps][kTileOutputs * kColumns * 8];
+template <int kTiles, int kColumns>
+using Partial = float[2][kTiles][kStreamWarps][kTileOutputs * kColumns * 8];
 
 // The jobs of the shared expert or of the routed ones, handed out from block `from` on. kDown:
 // y = h . w2^T, else h = activation of u . w1^T and u . w3^T.
-template <Product kProduct, bool kDown, bool kShared, int kColumns>
+template <Product kProduct, bool kDown, bool kShared, int kTiles, int kColumns>
 __device__ void run_jobs(const ExpertStep& step, const Prepared& input, int per_tile, int from,
-                         std::byte* ring, Partial<kColumns>& partial) {
-  using Tiles = ExpertTiles<kProduct, kDown, kShared>;
+                         std::byte* ring, Partial<kTiles, kColumns>& partial) {
+  using Tiles = ExpertTiles<kProduct, kDown, kShared, kTiles>;
   const ExpertLists& lists = step.lists;
   const Tiles tiles{step.shared, step.table, lists.tiles + (kShared ? 0 : lists.shared_tiles),
                     per_tile};
@@ -63,7 +66,7 @@ __device__ void run_jobs(const ExpertStep& step, const Prepared& input, int per_
   const int64_t in = kDown ? step.inner : step.dim;
   const auto grid = static_cast<int>(gridDim.x);
   const StreamGroup group(kProduct, in, (static_cast<int>(blockIdx.x) + grid - from) % grid);
-  WeightStream<kProduct, 2, kColumns, kStride, Tiles> stream(tiles, in, group, jobs, ring);
+  WeightStream<kProduct, kTiles, kColumns, kStride, Tiles> stream(tiles, in, group, jobs, ring);
   if constexpr (kShared) {
     grid_wait();
     grid_launch();
@@ -79,16 +82,16 @@ __device__ void run_jobs(const ExpertStep& step, const Prepared& input, int per_
     const int64_t output0 = tiles.output(job);
     const StreamInputs<kColumns> inputs =
         inputs_of<kColumns>(tile, lists.order, input, kDown ? 1 : slots);
-    float acc[2][kColumns][4];
+    float acc[kTiles][kColumns][4];
     stream.run(inputs, acc);
-    put_partial<kColumns>(partial[half][0][warp], acc[0]);
-    put_partial<kColumns>(partial[half][1][warp], acc[1]);
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) put_partial<kColumns>(partial[half][i][warp], acc[i]);
     group.sync();
     const auto sum = [&](int matrix, int at) {
       return sum_slices<kProduct>(&partial[half][matrix][group.first_warp][at], kOutputs,
                                   group.slices.count());
     };
-    constexpr int kJobOutputs = kDown ? 2 * kTileOutputs : kTileOutputs;
+    constexpr int kJobOutputs = Tiles::kJobOutputs;
     for (int i = group.thread(); i < kJobOutputs * kPitch; i += group.threads()) {
       const int output = i % kJobOutputs, column = i / kJobOutputs;
       if (column >= tile.count) break;
@@ -111,43 +114,54 @@ __device__ void run_jobs(const ExpertStep& step, const Prepared& input, int per_
   __syncthreads();
 }
 
-template <Product kRouted, bool kDown, int kColumns>
+template <Product kRouted, bool kDown, int kTiles, int kColumns>
 __global__ void __launch_bounds__(kStreamThreads, 2) jobs_kernel(ExpertStep step, int per_tile) {
   extern __shared__ __align__(128) std::byte ring[];
-  __shared__ Partial<kColumns> partial;
+  __shared__ Partial<kTiles, kColumns> partial;
   const int shared_jobs = step.lists.shared_tiles * per_tile;
   if (shared_jobs > 0) {  // its weights are known before the routing is
-    run_jobs<Product::kF8, kDown, true, kColumns>(
+    run_jobs<Product::kF8, kDown, true, kTiles, kColumns>(
         step, kDown ? step.inner_input : step.shared_input, per_tile, 0, ring, partial);
   } else {
     grid_wait();
     grid_launch();
   }
-  run_jobs<kRouted, kDown, false, kColumns>(step, kDown ? step.inner_input : step.routed_input,
-                                            per_tile, shared_jobs % static_cast<int>(gridDim.x),
-                                            ring, partial);
+  run_jobs<kRouted, kDown, false, kTiles, kColumns>(
+      step, kDown ? step.inner_input : step.routed_input, per_tile,
+      shared_jobs % static_cast<int>(gridDim.x), ring, partial);
 }
 
-template <Product kRouted, bool kDown, int kColumns>
+template <Product kRouted, bool kDown, int kTiles, int kColumns>
 void run(const Launch& launch, const ExpertStep& step) {
   static const cudaError_t allowed =
-      cudaFuncSetAttribute(jobs_kernel<kRouted, kDown, kColumns>,
+      cudaFuncSetAttribute(jobs_kernel<kRouted, kDown, kTiles, kColumns>,
                            cudaFuncAttributeMaxDynamicSharedMemorySize, kRingBytes);
   check(allowed, "shared memory of jobs_kernel");
   const int64_t outputs = kDown ? step.dim : step.inner;
-  constexpr int kJobOutputs = kDown ? 2 * kTileOutputs : kTileOutputs;
-  start(jobs_kernel<kRouted, kDown, kColumns>,
+  constexpr int kJobOutputs = ExpertTiles<kRouted, kDown, false, kTiles>::kJobOutputs;
+  start(jobs_kernel<kRouted, kDown, kTiles, kColumns>,
         dim3(static_cast<unsigned>(2 * launch.multiprocessors)), dim3(kStreamThreads), kRingBytes,
         launch.stream, step, static_cast<int>((outputs + kJobOutputs - 1) / kJobOutputs));
 }
 
+// One row's experts have so few outputs that jobs of one tile occupy twice as many warps.
+template <Product kRouted, bool kDown>
+void run_columns(const Launch& launch, const ExpertStep& step) {
+  if (kDown && step.rows == 1) {
+    run<kRouted, kDown, kDown ? 1 : 2, 1>(launch, step);
+  } else if (step.rows <= 8) {
+    run<kRouted, kDown, 2, 1>(launch, step);
+  } else {
+    run<kRouted, kDown, 2, 2>(launch, step);
+  }
+}
+
 template <bool kDown>
 void run_product(const Launch& launch, const ExpertStep& step) {
-  const bool f4 = step.routed_product == Product::kF4;
-  if (step.rows <= 8) {
-    f4 ? run<Product::kF4, kDown, 1>(launch, step) : run<Product::kF8, kDown, 1>(launch, step);
+  if (step.routed_product == Product::kF4) {
+    run_columns<Product::kF4, kDown>(launch, step);
   } else {
-    f4 ? run<Product::kF4, kDown, 2>(launch, step) : run<Product::kF8, kDown, 2>(launch, step);
+    run_columns<Product::kF8, kDown>(launch, step);
   }
 }
 
