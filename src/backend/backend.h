@@ -20,6 +20,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "backend/tensor.h"
 #include "checkpoint/config.h"
@@ -147,6 +148,12 @@ class Backend {
   virtual void release(void* data) = 0;
   // Makes mapped weight bytes readable for operations: host backends return `host` itself.
   virtual const void* adopt_weight(const void* host, size_t bytes) = 0;
+  // The same for the block scales (ue8m0 codes) of a matrix, named `tensor`; throws
+  // Error(kBadCheckpoint) for a code that the backend's kernels cannot use.
+  virtual const void* adopt_scales(std::string_view tensor, const void* host, size_t bytes) {
+    (void)tensor;
+    return adopt_weight(host, bytes);
+  }
   virtual void copy_in(void* dst, const void* host, size_t bytes) = 0;
   virtual void copy_out(void* host, const void* src, size_t bytes) = 0;
   virtual void synchronize() = 0;

@@ -55,7 +55,7 @@ class WeightBinder {
     if (w.format == WeightFormat::kF4 && view.dtype != DType::kF4) w.in *= 2;
     w.data = adopt(view);
     if (w.format == WeightFormat::kF8 || w.format == WeightFormat::kF4)
-      w.scale = static_cast<const uint8_t*>(adopt(held(need(prefix + ".scale"))));
+      w.scale = adopt_scales(held(need(prefix + ".scale")));
     return w;
   }
 
@@ -204,6 +204,11 @@ class WeightBinder {
     w_.owned_.push_back(copy);
     backend_.copy_in(copy, view.data, view.bytes);
     return copy;
+  }
+
+  const uint8_t* adopt_scales(const TensorView& view) {
+    if (view.bytes == 0) return reinterpret_cast<const uint8_t*>(view.data);
+    return static_cast<const uint8_t*>(backend_.adopt_scales(view.name, view.data, view.bytes));
   }
 
   static std::vector<float> widen(const TensorView& view) {

@@ -1,4 +1,5 @@
 // Memory of a backend, and the factory.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -75,6 +76,33 @@ TEST_P(Memory, ExhaustionNamesTheBytesAsked) {
     EXPECT_NE(std::string(error.what()).find(std::to_string(bytes)), std::string::npos)
         << error.what();
   }
+}
+
+// Places at the beginning, in the middle and at the end of what is looked at in runs.
+TEST_P(Memory, ScalesThatKernelsCannotUseAreRefusedWithTheirPlace) {
+  const bool tensor_cores = GetParam().starts_with("cuda");
+  for (const size_t place : {size_t{0}, size_t{300}, size_t{1029}}) {
+    for (const int code : {0, 1, 63, 64, 190, 191, 254}) {
+      SCOPED_TRACE(fmt::format("code {} at {}", code, place));
+      std::vector<uint8_t> codes(1030, 127);
+      codes[place] = static_cast<uint8_t>(code);
+      const bool refused = tensor_cores && code != 0 && (code < 64 || code > 190);
+      try {
+        backend()->adopt_scales("layers.3.wq.scale", codes.data(), codes.size());
+        EXPECT_FALSE(refused);
+      } catch (const Error& error) {
+        EXPECT_TRUE(refused) << error.what();
+        EXPECT_EQ(error.kind(), ErrorKind::kBadCheckpoint);
+        const std::string message = error.what();
+        for (const std::string& part : {std::string("'layers.3.wq.scale'"),
+                                        fmt::format("2^{} at its byte {},", code - 127, place)})
+          EXPECT_NE(message.find(part), std::string::npos) << message;
+      }
+    }
+  }
+  const std::vector<uint8_t> codes(64, 254);
+  EXPECT_NO_THROW(make_test_backend(GetParam(), kernel_config(), Numerics::kF32)
+                      ->adopt_scales("scale", codes.data(), codes.size()));
 }
 
 TEST(MakeBackend, UnknownDeviceIsNamedWithTheKnownOnes) {

@@ -10,8 +10,10 @@
 #include <nlohmann/json.hpp>
 
 #include "model/drafter.h"
+#include "peregrine/error.h"
 #include "support/fixtures.h"
 #include "support/model_fixture.h"
+#include "support/test_backends.h"
 
 namespace peregrine::test {
 namespace {
@@ -38,6 +40,23 @@ constexpr double kTypicalNoise = 0.6;
 struct Continuation {
   std::vector<int32_t> prompt, continuation;
   std::vector<std::vector<float>> logits;  // that choose continuation[step]
+};
+
+// A checkpoint with another tensor in place of one of its own.
+class ChangedSource : public TensorSource {
+ public:
+  ChangedSource(const TensorSource& source, TensorView changed)
+      : source_(source), changed_(std::move(changed)) {}
+  const TensorView* find(std::string_view name) const override {
+    return name == changed_.name ? &changed_ : source_.find(name);
+  }
+  std::span<const TensorView> tensors() const override { return source_.tensors(); }
+  std::span<const std::string> files() const override { return source_.files(); }
+  uint64_t total_bytes() const override { return source_.total_bytes(); }
+
+ private:
+  const TensorSource& source_;
+  TensorView changed_;
 };
 
 class Tiny : public ::testing::TestWithParam<std::string> {
@@ -179,6 +198,37 @@ TEST_P(Tiny, Drafts) {
 
 INSTANTIATE_TEST_SUITE_P(Backends, Tiny, ::testing::ValuesIn(backends()),
                          [](const auto& info) { return info.param; });
+
+// A block scale of 2^100: the CUDA kernels could not widen its weights exactly.
+TEST_P(Tiny, ScalesThatKernelsCannotUseAreRefusedAtLoad) {
+  const TensorSource& source = *model_.checkpoint.source;
+  for (const std::string name : {"layers.0.attn.wq_b.scale", "layers.1.ffn.experts.2.w2.scale"}) {
+    SCOPED_TRACE(name);
+    const TensorView* found = source.find(name);
+    ASSERT_NE(found, nullptr);
+    std::vector<std::byte> codes(found->data, found->data + found->bytes);
+    codes.back() = std::byte{227};
+    TensorView view = *found;
+    view.data = codes.data();
+    const ChangedSource changed(source, view);
+    const auto backend =
+        make_test_backend(GetParam(), model_.checkpoint.config, Weights::numerics(source));
+    const auto load = [&] { Weights(model_.checkpoint.config, changed, *backend); };
+    if (!GetParam().starts_with("cuda")) {
+      EXPECT_NO_THROW(load());
+      continue;
+    }
+    try {
+      load();
+      FAIL() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kBadCheckpoint);
+      EXPECT_NE(std::string(error.what()).find("'" + name + "' has the block scale 2^100"),
+                std::string::npos)
+          << error.what();
+    }
+  }
+}
 
 }  // namespace
 }  // namespace peregrine::test

@@ -43,6 +43,7 @@ class CudaBackend : public Backend {
   void* allocate(size_t bytes) override;
   void release(void* data) override;
   const void* adopt_weight(const void* host, size_t bytes) override;
+  const void* adopt_scales(std::string_view tensor, const void* host, size_t bytes) override;
   void copy_in(void* dst, const void* host, size_t bytes) override;
   void copy_out(void* host, const void* src, size_t bytes) override;
   void synchronize() override;

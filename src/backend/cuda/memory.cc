@@ -3,6 +3,7 @@
 
 #include "backend/cuda/copy.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/weight_scales.h"
 #include "base/fail.h"
 
 namespace peregrine {
@@ -97,6 +98,12 @@ const void* CudaBackend::adopt_weight(const void* host, size_t bytes) {
   }
   weights_.emplace(host, data);
   return data;
+}
+
+const void* CudaBackend::adopt_scales(std::string_view tensor, const void* host, size_t bytes) {
+  if (numerics_ == Numerics::kBF16)
+    cuda::check_scales(tensor, {static_cast<const uint8_t*>(host), bytes});
+  return adopt_weight(host, bytes);
 }
 
 void CudaBackend::copy_in(void* dst, const void* host, size_t bytes) {

@@ -36,8 +36,9 @@ PEREGRINE_HD constexpr bool has_scale(Product p) { return p != Product::kBF16; }
 
 // A stored code becomes a bf16 number of value * 2^-120 (F8) or 2^-126 (F4) by moving its bits; one
 // multiplication by 2^(scale + kScaleShift) puts it right but for 2^-weight_bias. Scales of
-// 2^-63 .. 2^63 stay exact.
+// 2^-63 .. 2^63 stay exact; others are refused when they are loaded (weight_scales.h).
 inline constexpr int kScaleShift = 64;
+inline constexpr int kMaxScaleExponent = 63;
 PEREGRINE_HD constexpr int weight_bias(Product p) {
   return p == Product::kF8 ? 120 - kScaleShift : p == Product::kF4 ? 126 - kScaleShift : 0;
 }
