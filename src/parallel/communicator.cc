@@ -182,8 +182,21 @@ void Communicator::watch(const Collective& what, double waiting_since, double pa
     missing += fmt::format("{}{}", missing.empty() ? "" : ", ", peer);
   }
   const double since = std::max(waiting_since, arrival_->load(std::memory_order_relaxed));
-  if (now_seconds() - since > patience_seconds && !missing.empty())
-    stop_group(fmt::format("rank {} has not sent its part of {} for {:.0f} seconds", missing,
+  const bool patient = now_seconds() - since <= patience_seconds;
+  if (!missing.empty()) {
+    if (!patient)
+      stop_group(fmt::format("rank {} has not sent its part of {} for {:.0f} seconds", missing,
+                             name_of(what.tag, what.layer), patience_seconds));
+    return;
+  }
+  // All parts are here, but a long one of this rank needs its receiver's help to leave.
+  const int peer = transport_->sending_to();
+  if (peer < 0) return;
+  if (!transport_->alive(peer))
+    stop_group(fmt::format("rank {} has died, this rank's part of {} was on its way to it", peer,
+                           name_of(what.tag, what.layer)));
+  if (!patient)
+    stop_group(fmt::format("rank {} has not taken this rank's part of {} for {:.0f} seconds", peer,
                            name_of(what.tag, what.layer), patience_seconds));
 }
 

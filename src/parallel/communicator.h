@@ -34,7 +34,8 @@ class RankTransport {
   virtual int ranks() const = 0;
   // Begins to send; `message` stays untouched until flushed() is true.
   virtual void send(int peer, std::span<const std::byte> message) = 0;
-  virtual bool flushed() = 0;  // all sends are complete
+  virtual int sending_to() = 0;  // the peer of a send that is not complete, or -1
+  bool flushed() { return sending_to() < 0; }
   // The next message of `peer`, if one has arrived.
   virtual bool receive(int peer, Bytes& message) = 0;
   virtual bool alive(int peer) = 0;  // false once the peer's process is known to be gone
@@ -45,7 +46,7 @@ class SingleTransport : public RankTransport {
   int rank() const override { return 0; }
   int ranks() const override { return 1; }
   void send(int, std::span<const std::byte>) override {}
-  bool flushed() override { return true; }
+  int sending_to() override { return -1; }
   bool receive(int, Bytes&) override { return false; }
   bool alive(int) override { return true; }
 };

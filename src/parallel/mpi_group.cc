@@ -45,15 +45,17 @@ class MpiTransport : public RankTransport {
   int ranks() const override { return ranks_; }
 
   void send(int peer, std::span<const std::byte> message) override {
+    Sending& sending = sends_.emplace_back(Sending{.peer = peer, .request = MPI_REQUEST_NULL});
     MPI_Isend(message.data(), static_cast<int>(message.size()), MPI_BYTE, peer, kMessageTag, comm_,
-              &sends_.emplace_back());
+              &sending.request);
   }
-  bool flushed() override {
-    int done = 1;
-    if (!sends_.empty())
-      MPI_Testall(static_cast<int>(sends_.size()), sends_.data(), &done, MPI_STATUSES_IGNORE);
-    if (done != 0) sends_.clear();
-    return done != 0;
+  int sending_to() override {
+    std::erase_if(sends_, [](Sending& sending) {
+      int done = 0;
+      MPI_Test(&sending.request, &done, MPI_STATUS_IGNORE);
+      return done != 0;
+    });
+    return sends_.empty() ? -1 : sends_.front().peer;
   }
   // A long message arrives in parts, which the sender has to help with: it is received in the
   // background, since a sender that stops in between would hold a blocking call for ever.
@@ -82,6 +84,10 @@ class MpiTransport : public RankTransport {
   }
 
  private:
+  struct Sending {
+    int peer = 0;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
   struct Arriving {
     Bytes message;
     MPI_Request request = MPI_REQUEST_NULL;
@@ -90,7 +96,7 @@ class MpiTransport : public RankTransport {
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0, ranks_ = 1;
   std::vector<Arriving> arriving_;  // by peer
-  std::vector<MPI_Request> sends_;
+  std::vector<Sending> sends_;
   const std::vector<pid_t> local_pids_;
 };
 

@@ -29,9 +29,10 @@ class VoteChannel : public VoteExchange {
     const auto all = communicator_->all_to_all({.tag = "vote"}, outgoing_);
     bytes_.clear();
     for (const Bytes& vote : all) bytes_.push_back(static_cast<uint8_t>(vote.at(0)));
-    for (size_t peer = 0; mail_ && peer < all.size(); ++peer)
-      if (all[peer].size() > 1)
-        mail_->unpack(static_cast<int>(peer), std::span(all[peer]).subspan(1));
+    // Empty mail is handed on too: what came before may have waited for its reader.
+    for (int peer = 0; mail_ && peer < communicator_->ranks(); ++peer)
+      if (peer != communicator_->rank())
+        mail_->unpack(peer, std::span(all[static_cast<size_t>(peer)]).subspan(1));
     return bytes_;
   }
 

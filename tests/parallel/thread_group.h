@@ -57,7 +57,7 @@ class ThreadGroup {
       const std::lock_guard lock(group_.mutex_);
       group_.box(rank_, peer, channel_).emplace_back(message.begin(), message.end());
     }
-    bool flushed() override { return true; }
+    int sending_to() override { return -1; }
     bool receive(int peer, Bytes& message) override {
       const std::lock_guard lock(group_.mutex_);
       auto& box = group_.box(peer, rank_, channel_);
