@@ -1,41 +1,23 @@
 #include "server/balance_metrics.h"
 
-#include <prometheus/metric_family.h>
-#include <prometheus/text_serializer.h>
-
-#include <utility>
-#include <vector>
+#include "server/metric_families.h"
 
 namespace peregrine {
 
 std::string balance_text(const BalanceStats& s) {
-  std::vector<prometheus::MetricFamily> all;
-  const auto count = [&](const char* name, const char* help, double value) {
-    prometheus::ClientMetric metric;
-    metric.counter.value = value;
-    all.push_back({std::string("peregrine_experts_") + name,
-                   help,
-                   prometheus::MetricType::Counter,
-                   {std::move(metric)}});
-  };
-  count("rearrangements_total", "Times that experts moved between ranks",
-        static_cast<double>(s.rearrangements));
-  count("read_total", "Experts that were new to rank 0", static_cast<double>(s.experts_read));
-  count("read_bytes_total", "Bytes of them", static_cast<double>(s.bytes_read));
-  count("stall_seconds_total", "Time that steps waited for counts, plans and switches",
-        s.stall_seconds);
-  prometheus::MetricFamily balance{"peregrine_experts_slowest_over_mean",
-                                   "Rows of the busiest rank over the mean, in the last window",
-                                   prometheus::MetricType::Gauge,
-                                   {}};
-  for (size_t layer = 0; layer < s.slowest_over_mean.size(); ++layer) {
-    prometheus::ClientMetric metric;
-    metric.gauge.value = s.slowest_over_mean[layer];
-    metric.label = {{"layer", std::to_string(layer)}};
-    balance.metric.push_back(std::move(metric));
-  }
-  all.push_back(std::move(balance));
-  return prometheus::TextSerializer().Serialize(all);
+  MetricFamilies all("peregrine_experts_");
+  all.count("rearrangements_total", "Times that experts moved between ranks",
+            static_cast<double>(s.rearrangements));
+  all.count("read_total", "Experts that were new to rank 0", static_cast<double>(s.experts_read));
+  all.count("read_bytes_total", "Bytes of them", static_cast<double>(s.bytes_read));
+  all.count("stall_seconds_total", "Time that steps waited for counts, plans and switches",
+            s.stall_seconds);
+  MetricFamilies::Labelled layers;
+  for (size_t layer = 0; layer < s.slowest_over_mean.size(); ++layer)
+    layers.emplace_back(std::to_string(layer), s.slowest_over_mean[layer]);
+  all.gauges("slowest_over_mean", "Rows of the busiest rank over the mean, in the last window",
+             "layer", layers);
+  return all.text();
 }
 
 }  // namespace peregrine

@@ -8,97 +8,72 @@
 
 #include <fstream>
 
+#include "server/metric_families.h"
+
 namespace peregrine {
 namespace {
 
-using prometheus::MetricType;
-
-prometheus::MetricFamily single(const std::string& name, const std::string& help, MetricType type,
-                                double value) {
-  prometheus::ClientMetric metric;
-  if (type == MetricType::Counter) {
-    metric.counter.value = value;
-  } else {
-    metric.gauge.value = value;
-  }
-  return {name, help, type, {metric}};
-}
-
-std::vector<prometheus::MetricFamily> engine_families(const EngineStats& s) {
-  const auto count = [](const char* name, const char* help, double value) {
-    return single(std::string("peregrine_") + name, help, MetricType::Counter, value);
+void add_engine(MetricFamilies& all, const EngineStats& s) {
+  const auto count = [&](const char* name, const char* help, auto value) {
+    all.count(name, help, static_cast<double>(value));
   };
-  const auto gauge = [](const char* name, const char* help, double value) {
-    return single(std::string("peregrine_") + name, help, MetricType::Gauge, value);
+  const auto gauge = [&](const char* name, const char* help, auto value) {
+    all.gauge(name, help, static_cast<double>(value));
   };
-  const auto number = [](int64_t value) { return static_cast<double>(value); };
-  std::vector<prometheus::MetricFamily> all = {
-      gauge("running_sequences", "Sequences in the batch", s.running),
-      gauge("waiting_sequences", "Sequences in the queue", s.waiting),
-      gauge("prefilling_sequences", "Sequences whose prompt is being read", s.prefilling),
-      count("steps_total", "Steps of the model", number(s.steps)),
-      count("prompt_tokens_total", "Prompt tokens computed", number(s.prompt_tokens)),
-      count("cached_tokens_total", "Prompt tokens that the cache held", number(s.cached_tokens)),
-      count("output_tokens_total", "Tokens generated", number(s.output_tokens)),
-      count("preemptions_total", "Sequences put back into the queue", number(s.preemptions)),
-      count("drafts_verified_total", "Drafted tokens verified", number(s.verified)),
-      count("drafts_accepted_total", "Drafted tokens that stood", number(s.accepted)),
-      gauge("kv_pages", "Pages of the KV cache", number(s.pages_total)),
-      gauge("kv_pages_used", "Pages in use", number(s.pages_used)),
-      gauge("kv_pages_cached", "Pages kept for reuse", number(s.pages_cached)),
-      count("device_busy_seconds_total", "Time inside steps", s.device_busy_seconds),
-      count("device_idle_seconds_total", "Time between steps with work left",
-            s.device_idle_seconds),
-      count("host_seconds_total", "Planning and post-processing", s.host_seconds),
-      gauge("last_step_seconds", "Length of the last step", s.last_step_ms / 1000),
-  };
-  prometheus::MetricFamily verified{"peregrine_drafts_verified_by_position_total",
-                                    "Drafted tokens verified, by place in the block",
-                                    MetricType::Counter,
-                                    {}};
-  prometheus::MetricFamily accepted{"peregrine_drafts_accepted_by_position_total",
-                                    "Drafted tokens that stood, by place in the block",
-                                    MetricType::Counter,
-                                    {}};
+  gauge("running_sequences", "Sequences in the batch", s.running);
+  gauge("waiting_sequences", "Sequences in the queue", s.waiting);
+  gauge("prefilling_sequences", "Sequences whose prompt is being read", s.prefilling);
+  count("steps_total", "Steps of the model", s.steps);
+  count("prompt_tokens_total", "Prompt tokens computed", s.prompt_tokens);
+  count("cached_tokens_total", "Prompt tokens that the cache held", s.cached_tokens);
+  count("output_tokens_total", "Tokens generated", s.output_tokens);
+  count("preemptions_total", "Sequences put back into the queue", s.preemptions);
+  count("drafts_verified_total", "Drafted tokens verified", s.verified);
+  count("drafts_accepted_total", "Drafted tokens that stood", s.accepted);
+  gauge("kv_pages", "Pages of the KV cache", s.pages_total);
+  gauge("kv_pages_used", "Pages in use", s.pages_used);
+  gauge("kv_pages_cached", "Pages kept for reuse", s.pages_cached);
+  count("device_busy_seconds_total", "Time inside steps", s.device_busy_seconds);
+  count("device_idle_seconds_total", "Time between steps with work left", s.device_idle_seconds);
+  count("host_seconds_total", "Planning and post-processing", s.host_seconds);
+  gauge("last_step_seconds", "Length of the last step", s.last_step_ms / 1000);
+  MetricFamilies::Labelled verified, accepted;
   for (size_t i = 0; i < s.verified_at.size(); ++i) {
     if (s.verified_at[i] == 0) continue;
-    prometheus::ClientMetric metric;
-    metric.label = {{"position", std::to_string(i + 1)}};
-    metric.counter.value = number(s.verified_at[i]);
-    verified.metric.push_back(metric);
-    metric.counter.value = number(s.accepted_at[i]);
-    accepted.metric.push_back(metric);
+    const std::string position = std::to_string(i + 1);
+    verified.emplace_back(position, s.verified_at[i]);
+    accepted.emplace_back(position, s.accepted_at[i]);
   }
-  all.push_back(std::move(verified));
-  all.push_back(std::move(accepted));
-  return all;
+  all.counts("drafts_verified_by_position_total", "Drafted tokens verified, by place in the block",
+             "position", verified);
+  all.counts("drafts_accepted_by_position_total",
+             "Drafted tokens that stood, by place in the block", "position", accepted);
 }
 
 // What tells the ranks of a group apart; the other families are sums over them.
-std::vector<prometheus::MetricFamily> rank_families(const std::vector<EngineStats>& ranks) {
-  std::vector<prometheus::MetricFamily> all;
-  const auto add = [&](const char* name, const char* help, MetricType type, auto value_of) {
-    prometheus::MetricFamily family{std::string("peregrine_rank_") + name, help, type, {}};
-    for (size_t rank = 0; rank < ranks.size(); ++rank) {
-      const auto value = static_cast<double>(value_of(ranks[rank]));
-      prometheus::ClientMetric metric = single({}, {}, type, value).metric.front();
-      metric.label = {{"rank", std::to_string(rank)}};
-      family.metric.push_back(std::move(metric));
-    }
-    all.push_back(std::move(family));
+void add_ranks(MetricFamilies& all, const std::vector<EngineStats>& ranks) {
+  const auto by_rank = [&](auto value_of) {
+    MetricFamilies::Labelled values;
+    for (size_t rank = 0; rank < ranks.size(); ++rank)
+      values.emplace_back(std::to_string(rank), static_cast<double>(value_of(ranks[rank])));
+    return values;
+  };
+  const auto count = [&](const char* name, const char* help, auto value_of) {
+    all.counts(name, help, "rank", by_rank(value_of));
+  };
+  const auto gauge = [&](const char* name, const char* help, auto value_of) {
+    all.gauges(name, help, "rank", by_rank(value_of));
   };
   using S = const EngineStats&;
-  const auto count = MetricType::Counter, gauge = MetricType::Gauge;
-  add("running_sequences", "In the rank's batch", gauge, [](S s) { return s.running; });
-  add("waiting_sequences", "In the rank's queue", gauge, [](S s) { return s.waiting; });
-  add("requests_total", "Requests that the rank got", count, [](S s) { return s.requests; });
-  add("steps_total", "Steps of the rank", count, [](S s) { return s.steps; });
-  add("prompt_tokens_total", "Computed by the rank", count, [](S s) { return s.prompt_tokens; });
-  add("output_tokens_total", "Generated by the rank", count, [](S s) { return s.output_tokens; });
-  add("kv_pages_used", "Pages in use on the rank", gauge, [](S s) { return s.pages_used; });
-  add("device_busy_seconds_total", "Time inside the rank's steps", count,
-      [](S s) { return s.device_busy_seconds; });
-  return all;
+  gauge("rank_running_sequences", "In the rank's batch", [](S s) { return s.running; });
+  gauge("rank_waiting_sequences", "In the rank's queue", [](S s) { return s.waiting; });
+  count("rank_requests_total", "Requests that the rank got", [](S s) { return s.requests; });
+  count("rank_steps_total", "Steps of the rank", [](S s) { return s.steps; });
+  count("rank_prompt_tokens_total", "Computed by the rank", [](S s) { return s.prompt_tokens; });
+  count("rank_output_tokens_total", "Generated by the rank", [](S s) { return s.output_tokens; });
+  gauge("rank_kv_pages_used", "Pages in use on the rank", [](S s) { return s.pages_used; });
+  count("rank_device_busy_seconds_total", "Time inside the rank's steps",
+        [](S s) { return s.device_busy_seconds; });
 }
 
 const prometheus::Histogram::BucketBoundaries kSeconds = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
@@ -152,16 +127,14 @@ void Metrics::request_ended(const RequestRecord& record) {
 void Metrics::loop_delay(double seconds) { impl_->delay.Observe(seconds); }
 
 std::string Metrics::text(int connections) const {
-  std::vector<prometheus::MetricFamily> all = engine_families(impl_->engine.stats());
-  if (const auto ranks = impl_->engine.stats_by_rank(); ranks.size() > 1)
-    for (prometheus::MetricFamily& family : rank_families(ranks)) all.push_back(std::move(family));
-  all.push_back(
-      single("peregrine_connections", "Open connections", MetricType::Gauge, connections));
-  all.push_back(single("process_resident_memory_bytes", "Memory in RAM", MetricType::Gauge,
-                       resident_bytes()));
-  for (prometheus::MetricFamily& family : impl_->registry.Collect())
-    all.push_back(std::move(family));
-  return prometheus::TextSerializer().Serialize(all);
+  MetricFamilies engine("peregrine_");
+  add_engine(engine, impl_->engine.stats());
+  if (const auto ranks = impl_->engine.stats_by_rank(); ranks.size() > 1) add_ranks(engine, ranks);
+  engine.gauge("connections", "Open connections", connections);
+  MetricFamilies process("process_");
+  process.gauge("resident_memory_bytes", "Memory in RAM", resident_bytes());
+  return engine.text() + process.text() +
+         prometheus::TextSerializer().Serialize(impl_->registry.Collect());
 }
 
 }  // namespace peregrine

@@ -1,46 +1,20 @@
 #include "server/sharing_metrics.h"
 
-#include <prometheus/metric_family.h>
-#include <prometheus/text_serializer.h>
-
-#include <initializer_list>
-#include <utility>
-#include <vector>
+#include "server/metric_families.h"
 
 namespace peregrine {
-namespace {
-
-using prometheus::MetricType;
-
-prometheus::ClientMetric value_of(MetricType type, double value) {
-  prometheus::ClientMetric metric;
-  (type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
-  return metric;
-}
-
-}  // namespace
 
 std::string sharing_text(const SharingStats& s) {
-  std::vector<prometheus::MetricFamily> all;
-  const auto add = [&](const char* name, const char* help, MetricType type, double value) {
-    all.push_back({std::string("peregrine_sharing_") + name, help, type, {value_of(type, value)}});
-  };
+  MetricFamilies all("peregrine_sharing_");
   const auto count = [&](const char* name, const char* help, auto value) {
-    add(name, help, MetricType::Counter, static_cast<double>(value));
+    all.count(name, help, static_cast<double>(value));
   };
   const auto gauge = [&](const char* name, const char* help, auto value) {
-    add(name, help, MetricType::Gauge, static_cast<double>(value));
+    all.gauge(name, help, static_cast<double>(value));
   };
   const auto labelled = [&](const char* name, const char* help, const char* label,
                             const std::vector<std::pair<std::string, int64_t>>& values) {
-    prometheus::MetricFamily family{
-        std::string("peregrine_sharing_") + name, help, MetricType::Counter, {}};
-    for (const auto& [word, value] : values) {
-      prometheus::ClientMetric metric = value_of(MetricType::Counter, static_cast<double>(value));
-      metric.label = {{label, word}};
-      family.metric.push_back(std::move(metric));
-    }
-    all.push_back(std::move(family));
+    all.counts(name, help, label, {values.begin(), values.end()});
   };
   labelled("requests_total", "Requests of named conversations, by where their state came from",
            "state",
@@ -77,7 +51,7 @@ std::string sharing_text(const SharingStats& s) {
   count("evictions_total", "States given up for room", s.vault.evictions);
   count("vault_failures_total", "States lost to a fault of a file", s.vault.failures);
   count("damaged_in_memory_total", "States whose bytes in memory had changed", s.damaged_in_memory);
-  return prometheus::TextSerializer().Serialize(all);
+  return all.text();
 }
 
 }  // namespace peregrine
