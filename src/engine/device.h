@@ -44,5 +44,6 @@ class Device {
 
 // Microseconds on the steady clock.
 double now_us();
+inline double now_seconds() { return now_us() * 1e-6; }
 
 }  // namespace peregrine

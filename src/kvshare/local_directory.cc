@@ -11,8 +11,6 @@ namespace {
 
 constexpr double kForever = std::numeric_limits<double>::infinity();
 
-double now_seconds() { return now_us() * 1e-6; }
-
 }  // namespace
 
 LocalDirectory::LocalDirectory(std::string owner, DirectoryNotices notices,

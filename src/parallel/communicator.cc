@@ -18,8 +18,6 @@ constexpr double kHeldUpSeconds = 1;    // without a look: this process did not 
 constexpr int kBusyPolls = 200;         // before a waiting rank gives its core away
 constexpr useconds_t kSleepUs = 20;
 
-double now_seconds() { return now_us() * 1e-6; }
-
 std::string name_of(const char* tag, int layer) {
   return layer < 0 ? fmt::format("\"{}\"", tag) : fmt::format("\"{}\" of layer {}", tag, layer);
 }

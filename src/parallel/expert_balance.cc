@@ -1,21 +1,14 @@
 #include "parallel/expert_balance.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <numeric>
 #include <utility>
 
 #include "base/fail.h"
+#include "engine/device.h"
 
 namespace peregrine {
-namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
 
 LayerExperts::Copy LayerExperts::next_copy(int expert) {
   const auto e = static_cast<size_t>(expert);

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/fail.h"
+#include "engine/device.h"
 
 namespace peregrine {
 namespace {
@@ -19,10 +20,6 @@ struct Sign {
   uint64_t bytes = 0;
   uint64_t loaded = 0;
 };
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 }  // namespace
 

@@ -225,14 +225,14 @@ std::span<const std::byte> RankTensors::next_orders() {
 }
 
 void RankTensors::made_store(const StateOptions& options) {
-  announce(OrderKind::kStore, [&](OrderWriter& w) {
+  announce(OrderKind::kStore, [&](BytesWriter& w) {
     w.put(options.slots).put(options.max_context).put(options.page_budget_bytes);
     w.put(options.slack).put(options.rows_per_page);
   });
 }
 
 void RankTensors::applied(std::span<const PageUpdate> updates) {
-  announce(OrderKind::kPages, [&](OrderWriter& w) {
+  announce(OrderKind::kPages, [&](BytesWriter& w) {
     w.put(static_cast<uint64_t>(updates.size()));
     for (const PageUpdate& u : updates) {
       w.put(u.slot).put(u.source).put(u.index).put(u.page).put(u.copy_from);
@@ -242,20 +242,20 @@ void RankTensors::applied(std::span<const PageUpdate> updates) {
 }
 
 void RankTensors::loaded_recent(int slot, int64_t tokens, std::span<const std::byte> bytes) {
-  announce(OrderKind::kRecent, [&](OrderWriter& w) { w.put(slot).put(tokens).put_list(bytes); });
+  announce(OrderKind::kRecent, [&](BytesWriter& w) { w.put(slot).put(tokens).put_list(bytes); });
 }
 
 void RankTensors::made_forward(int max_rows) {
-  announce(OrderKind::kForward, [&](OrderWriter& w) { w.put(max_rows); });
+  announce(OrderKind::kForward, [&](BytesWriter& w) { w.put(max_rows); });
 }
 
 void RankTensors::made_drafter(int max_rows, int max_segments) {
-  announce(OrderKind::kDrafter, [&](OrderWriter& w) { w.put(max_rows).put(max_segments); });
+  announce(OrderKind::kDrafter, [&](BytesWriter& w) { w.put(max_rows).put(max_segments); });
 }
 
 void RankTensors::runs_step(const Step& step, bool with_drafter) {
   communicator_->set_step(++steps_);
-  announce(OrderKind::kStep, [&](OrderWriter& w) {
+  announce(OrderKind::kStep, [&](BytesWriter& w) {
     w.put(with_drafter).put(static_cast<uint64_t>(step.segments.size()));
     for (const Segment& s : step.segments) {
       w.put(s.slot).put(s.start).put(s.count).put(s.window_floor).put(s.write_floor);
@@ -270,19 +270,19 @@ void RankTensors::runs_step(const Step& step, bool with_drafter) {
 }
 
 void RankTensors::begins_drafts(std::span<const DraftSegment> segments) {
-  announce(OrderKind::kDrafts, [&](OrderWriter& w) { w.put_list(segments); });
+  announce(OrderKind::kDrafts, [&](BytesWriter& w) { w.put_list(segments); });
   send_orders();
 }
 
 void RankTensors::drafts_slot(int slot, std::span<const int> active,
                               std::span<const int32_t> previous) {
   announce(OrderKind::kDraftSlot,
-           [&](OrderWriter& w) { w.put(slot).put_list(active).put_list(previous); });
+           [&](BytesWriter& w) { w.put(slot).put_list(active).put_list(previous); });
   send_orders();
 }
 
 void RankTensors::end() {
-  announce(OrderKind::kEnd, [](OrderWriter&) {});
+  announce(OrderKind::kEnd, [](BytesWriter&) {});
   send_orders();
 }
 

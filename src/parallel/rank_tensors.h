@@ -15,6 +15,7 @@
 
 #include "model/tensor_group.h"
 #include "parallel/communicator.h"
+#include "parallel/rank_bytes.h"
 #include "parallel/step_orders.h"
 
 namespace peregrine {
@@ -66,7 +67,7 @@ class RankTensors : public TensorGroup {
   int64_t steps_ = 0;
 
   std::mutex mutex_;
-  OrderWriter orders_;  // with mutex_: not yet sent
+  BytesWriter orders_;  // with mutex_: not yet sent
   Bytes message_;       // the one being sent
 
   // Reused from call to call; they grow to the largest step and stay.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/fail.h"
+#include "parallel/rank_bytes.h"
 
 namespace peregrine {
 namespace {
@@ -13,56 +13,7 @@ struct RecordHeader {
   uint64_t kind = 0;
 };
 
-class Writer {
- public:
-  template <typename T>
-  Writer& value(const T& v) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    append(&v, sizeof(v));
-    return *this;
-  }
-  template <typename Range>
-  Writer& list(const Range& range) {
-    value(static_cast<uint64_t>(range.size()));
-    for (const auto& v : range) value(v);
-    return *this;
-  }
-  Bytes take() { return std::move(bytes_); }
-
- private:
-  void append(const void* data, size_t size) {
-    const auto* p = static_cast<const std::byte*>(data);
-    bytes_.insert(bytes_.end(), p, p + size);
-  }
-  Bytes bytes_;
-};
-
-class Reader {
- public:
-  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
-  template <typename T>
-  void value(T& v) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    if (bytes_.size() < sizeof(v))
-      fail(ErrorKind::kInternal, "mail between ranks ends {} bytes early",
-           sizeof(v) - bytes_.size());
-    std::memcpy(static_cast<void*>(&v), bytes_.data(), sizeof(v));
-    bytes_ = bytes_.subspan(sizeof(v));
-  }
-  template <typename List>
-  void list(List& values) {
-    uint64_t size = 0;
-    value(size);
-    if (size > bytes_.size() / sizeof(typename List::value_type))
-      fail(ErrorKind::kInternal, "mail between ranks has a list of {} in {} bytes", size,
-           bytes_.size());
-    values.resize(size);
-    for (auto& v : values) value(v);
-  }
-
- private:
-  std::span<const std::byte> bytes_;
-};
+constexpr const char* kWhat = "mail between ranks";
 
 // std::pair is not trivially copyable.
 struct Bias {
@@ -72,8 +23,7 @@ struct Bias {
 
 }  // namespace
 
-// -- streams
-// --------------------------------------------------------------------------------------------
+// -- streams -------------------------------------------------------------------------------------
 
 void MailStream::put(const MailRecord& record) {
   const RecordHeader header{.id = record.id,
@@ -116,19 +66,18 @@ std::optional<MailRecord> MailStream::next() {
   return std::nullopt;
 }
 
-// -- bodies
-// ---------------------------------------------------------------------------------------------
+// -- bodies --------------------------------------------------------------------------------------
 
 Bytes write_request(const Request& r) {
   const SamplingParams& s = r.sampling;
   std::vector<Bias> biases;
   for (const auto& [token, bias] : s.logit_bias) biases.push_back({token, bias});
-  Writer w;
-  w.list(r.prompt).value(r.max_tokens).list(r.stop_ids).value(r.draft).value(r.priority);
-  w.value(r.deadline_seconds).value(s.temperature).value(s.top_p).value(s.top_k).value(s.min_p);
-  w.value(s.repetition_penalty).value(s.presence_penalty).value(s.frequency_penalty);
-  w.list(biases).value(s.seed.has_value()).value(s.seed.value_or(0));
-  w.value(s.logprobs.has_value()).value(s.logprobs.value_or(0));
+  BytesWriter w;
+  w.put_list(r.prompt).put(r.max_tokens).put_list(r.stop_ids).put(r.draft).put(r.priority);
+  w.put(r.deadline_seconds).put(s.temperature).put(s.top_p).put(s.top_k).put(s.min_p);
+  w.put(s.repetition_penalty).put(s.presence_penalty).put(s.frequency_penalty);
+  w.put_list(biases).put(s.seed.has_value()).put(s.seed.value_or(0));
+  w.put(s.logprobs.has_value()).put(s.logprobs.value_or(0));
   return w.take();
 }
 
@@ -139,13 +88,13 @@ Request read_request(std::span<const std::byte> bytes) {
   bool has_seed = false, has_logprobs = false;
   uint64_t seed = 0;
   int logprobs = 0;
-  Reader in(bytes);
-  in.list(r.prompt), in.value(r.max_tokens), in.list(r.stop_ids);
-  in.value(r.draft), in.value(r.priority), in.value(r.deadline_seconds);
-  in.value(s.temperature), in.value(s.top_p), in.value(s.top_k), in.value(s.min_p);
-  in.value(s.repetition_penalty), in.value(s.presence_penalty), in.value(s.frequency_penalty);
-  in.list(biases), in.value(has_seed), in.value(seed);
-  in.value(has_logprobs), in.value(logprobs);
+  BytesReader in(bytes, kWhat);
+  in.read_list(r.prompt), in.read(r.max_tokens), in.read_list(r.stop_ids);
+  in.read(r.draft), in.read(r.priority), in.read(r.deadline_seconds);
+  in.read(s.temperature), in.read(s.top_p), in.read(s.top_k), in.read(s.min_p);
+  in.read(s.repetition_penalty), in.read(s.presence_penalty), in.read(s.frequency_penalty);
+  in.read_list(biases), in.read(has_seed), in.read(seed);
+  in.read(has_logprobs), in.read(logprobs);
   for (const Bias& b : biases) s.logit_bias.emplace_back(b.token, b.bias);
   if (has_seed) s.seed = seed;
   if (has_logprobs) s.logprobs = logprobs;
@@ -153,32 +102,32 @@ Request read_request(std::span<const std::byte> bytes) {
 }
 
 Bytes write_event(const Event& event) {
-  Writer w;
-  w.list(event.tokens).value(static_cast<uint64_t>(event.logprobs.size()));
-  for (const TokenLogprobs& l : event.logprobs) w.value(l.chosen).list(l.top);
-  w.value(event.finished).value(event.reason).list(event.error);
-  w.value(event.usage ? *event.usage : Usage{});
+  BytesWriter w;
+  w.put_list(event.tokens).put(static_cast<uint64_t>(event.logprobs.size()));
+  for (const TokenLogprobs& l : event.logprobs) w.put(l.chosen).put_list(l.top);
+  w.put(event.finished).put(event.reason).put_list(event.error);
+  w.put(event.usage ? *event.usage : Usage{});
   return w.take();
 }
 
 MailEvent read_event(std::span<const std::byte> bytes) {
   MailEvent event;
-  Reader in(bytes);
+  BytesReader in(bytes, kWhat);
   uint64_t logprobs = 0;
-  in.list(event.tokens), in.value(logprobs);
+  in.read_list(event.tokens), in.read(logprobs);
   for (uint64_t i = 0; i < logprobs; ++i) {
     TokenLogprobs& l = event.logprobs.emplace_back();
-    in.value(l.chosen), in.list(l.top);
+    in.read(l.chosen), in.read_list(l.top);
   }
-  in.value(event.finished), in.value(event.reason), in.list(event.error), in.value(event.usage);
+  in.read(event.finished), in.read(event.reason), in.read_list(event.error), in.read(event.usage);
   return event;
 }
 
-Bytes write_stats(const EngineStats& stats) { return Writer().value(stats).take(); }
+Bytes write_stats(const EngineStats& stats) { return BytesWriter().put(stats).take(); }
 
 EngineStats read_stats(std::span<const std::byte> bytes) {
   EngineStats stats;
-  Reader(bytes).value(stats);
+  BytesReader(bytes, kWhat).read(stats);
   return stats;
 }
 

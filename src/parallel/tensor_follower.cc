@@ -20,7 +20,7 @@ class Follower {
   }
 
   // False: that was the last message.
-  bool obey(OrderReader orders) {
+  bool obey(BytesReader orders) {
     const std::lock_guard lock(m_.device_mutex);
     while (!orders.done()) {
       switch (orders.take<OrderKind>()) {
@@ -70,27 +70,27 @@ class Follower {
     std::vector<uint8_t> image;
   };
 
-  void make_store(OrderReader& orders) {
+  void make_store(BytesReader& orders) {
     drafter_.reset();
     forward_.reset();
     StateOptions options;
-    options.slots = orders.take<int>();
-    options.max_context = orders.take<int>();
-    options.page_budget_bytes = orders.take<int64_t>();
-    options.slack = orders.take<int>();
-    options.rows_per_page = orders.take<int>();
+    orders.read(options.slots);
+    orders.read(options.max_context);
+    orders.read(options.page_budget_bytes);
+    orders.read(options.slack);
+    orders.read(options.rows_per_page);
     state_.emplace(*m_.backend, m_.config(), options);
     texts_.assign(static_cast<size_t>(options.slots), {});
   }
 
-  void apply_pages(OrderReader& orders) {
+  void apply_pages(BytesReader& orders) {
     std::vector<PageUpdate> updates(orders.take<uint64_t>());
     for (PageUpdate& u : updates) {
-      u.slot = orders.take<int>();
-      u.source = orders.take<int>();
-      u.index = orders.take<int32_t>();
-      u.page = orders.take<int32_t>();
-      u.copy_from = orders.take<int32_t>();
+      orders.read(u.slot);
+      orders.read(u.source);
+      orders.read(u.index);
+      orders.read(u.page);
+      orders.read(u.copy_from);
       auto content = orders.take_list<std::byte>();
       if (!content.empty())
         u.content = std::make_shared<const std::vector<std::byte>>(std::move(content));
@@ -98,19 +98,19 @@ class Follower {
     state_->apply(updates);
   }
 
-  void run_step(OrderReader& orders) {
+  void run_step(BytesReader& orders) {
     const bool with_drafter = orders.take<bool>();
     Step step;
     step.segments.resize(orders.take<uint64_t>());
     for (Segment& s : step.segments) {
-      s.slot = orders.take<int>();
-      s.start = orders.take<int64_t>();
-      s.count = orders.take<int>();
-      s.window_floor = orders.take<int64_t>();
-      s.write_floor = orders.take<int64_t>();
-      s.decoder_start = orders.take<int64_t>();
-      s.decoder_window_floor = orders.take<int64_t>();
-      s.logits = orders.take<int>();
+      orders.read(s.slot);
+      orders.read(s.start);
+      orders.read(s.count);
+      orders.read(s.window_floor);
+      orders.read(s.write_floor);
+      orders.read(s.decoder_start);
+      orders.read(s.decoder_window_floor);
+      orders.read(s.logits);
       Text& text = texts_.at(static_cast<size_t>(s.slot));
       s.tokens = place(orders.take_list<int32_t>(), s.start + s.count, text.tokens);
       s.image = place(orders.take_list<uint8_t>(), s.start + s.count, text.image);
@@ -144,7 +144,7 @@ void follow_leader(const Model& model, RankTensors& group) {
   do {
     const auto next = group.next_orders();
     orders.assign(next.begin(), next.end());
-  } while (follower.obey(OrderReader(orders)));
+  } while (follower.obey(BytesReader(orders, "an order of the leading rank")));
 }
 
 }  // namespace peregrine
