@@ -177,6 +177,10 @@ void print_json(const Options& options, const ModelConfig& c, const Inventory& i
   fmt::print("{}\n", result.dump(2));
 }
 
+std::string range(const Slice& s) {
+  return s.size() == 0 ? "none" : fmt::format("{}..{}", s.begin, s.end - 1);
+}
+
 void print_ranks(const ModelConfig& c, int ranks) {
   fmt::print("\n{} ranks with expert parallelism: each holds its experts and everything else\n",
              ranks);
@@ -184,9 +188,6 @@ void print_ranks(const ModelConfig& c, int ranks) {
              "all bytes");
   int rank = 0;
   for (const RankShare& share : plan_ranks(c, ranks)) {
-    const auto range = [](const ExpertRange& r) {
-      return r.begin == r.end ? std::string("none") : fmt::format("{}..{}", r.begin, r.end - 1);
-    };
     fmt::print("{:<8}{:>14}{:>18}{:>18}{:>18}\n", rank++, range(share.experts),
                range(share.drafter_experts), grouped(share.expert_bytes),
                grouped(share.expert_bytes + share.other_bytes));
@@ -202,9 +203,6 @@ void print_tensor_ranks(const ModelConfig& c, int ranks) {
              "vocabulary", "Engram", "experts", "shared bytes", "all bytes");
   int rank = 0;
   for (const TensorShare& share : plan_tensor_ranks(c, ranks)) {
-    const auto range = [](const Slice& s) {
-      return s.size() == 0 ? std::string("none") : fmt::format("{}..{}", s.begin, s.end - 1);
-    };
     fmt::print("{:<6}{:>10}{:>10}{:>16}{:>10}{:>10}{:>18}{:>18}\n", rank++, range(share.heads),
                range(share.groups), range(share.vocabulary), range(share.engram_columns),
                range(share.experts), grouped(share.shared_bytes),

@@ -56,8 +56,7 @@ class Ranks {
   // model to their steps. Only with exchange() or tensors().
   void serve_others(const Model& model);
 
-  // After load(); null: no tensor parallelism.
-  RankTensors* tensors() { return tensors_.get(); }   // null: no tensor parallelism
+  RankTensors* tensors() { return tensors_.get(); }   // after load(); null: no tensor parallelism
   RankExperts* exchange() { return experts_.get(); }  // null: every rank has all experts
   StepGroup* step_group() { return voting_.get(); }   // null: ranks step as they like
   RequestWorker* worker() { return worker_.get(); }   // of ranks that rank 0 gives requests to

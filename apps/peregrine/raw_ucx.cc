@@ -36,7 +36,7 @@ struct RawUcx::State {
   uint64_t remote = 0;
 };
 
-RawUcx::RawUcx(const std::string& transports) : state_(new State) {
+RawUcx::RawUcx(const std::string& transports) : state_(std::make_unique<State>()) {
   ucp_config_t* config = nullptr;
   check(ucp_config_read(nullptr, nullptr, &config), "reading the configuration");
   check(ucp_config_modify(config, "TLS", transports.c_str()), "choosing transports");
@@ -56,7 +56,6 @@ RawUcx::~RawUcx() {
   if (state_->memory != nullptr) ucp_mem_unmap(state_->context, state_->memory);
   ucp_worker_destroy(state_->worker);
   ucp_cleanup(state_->context);
-  delete state_;
 }
 
 // Sleeps when there is nothing to do: spinning would take the core that the other side needs.

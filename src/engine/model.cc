@@ -50,19 +50,14 @@ std::string identity_of(const std::string& folder) {
 // The bytes of a tensor that this rank holds.
 std::span<const std::byte> held_bytes(const ModelConfig& config, const ExpertExchange* exchange,
                                       const TensorGroup* tensors, const TensorView& view) {
-  const std::span<const std::byte> all(view.data, view.bytes);
   if (tensors) {
-    const int64_t rows = view.shape.empty() ? 1 : view.shape[0];
-    const Slice held = tensors->split().rows(config, view.name, rows);
-    const size_t row_bytes = view.bytes / static_cast<size_t>(std::max<int64_t>(rows, 1));
-    return all.subspan(static_cast<size_t>(held.begin) * row_bytes,
-                       static_cast<size_t>(held.size()) * row_bytes);
+    const TensorView held = tensors->split().held(config, view);
+    return {held.data, held.bytes};
   }
-  const auto expert = routed_expert_of(view.name);
-  if (!exchange || !expert) return all;
-  const int experts =
-      view.name.starts_with("mtp.") ? config.dspark_n_routed_experts : config.n_routed_experts;
-  return exchange->held(experts).holds(*expert) ? all : all.first(0);
+  const std::span<const std::byte> all(view.data, view.bytes);
+  const auto routed = routed_expert_of(config, view.name);
+  if (!exchange || !routed) return all;
+  return exchange->held(routed->of).holds(routed->expert) ? all : all.first(0);
 }
 
 }  // namespace

@@ -6,14 +6,15 @@
 
 namespace peregrine {
 
-std::optional<int> routed_expert_of(std::string_view name) {
+std::optional<RoutedExpert> routed_expert_of(const ModelConfig& config, std::string_view name) {
   constexpr std::string_view kExperts = ".ffn.experts.";
   const size_t at = name.find(kExperts);
   if (at == std::string_view::npos) return std::nullopt;
-  int expert = 0;
+  RoutedExpert found{.of = name.starts_with("mtp.") ? config.dspark_n_routed_experts
+                                                    : config.n_routed_experts};
   const char* digits = name.data() + at + kExperts.size();
-  std::from_chars(digits, name.data() + name.size(), expert);
-  return expert;
+  std::from_chars(digits, name.data() + name.size(), found.expert);
+  return found;
 }
 
 void take_part(Backend& backend, const ModelConfig& config, const Weights& weights, Pass pass) {

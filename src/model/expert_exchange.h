@@ -13,6 +13,7 @@
 
 #include "backend/backend.h"
 #include "checkpoint/config.h"
+#include "model/slice.h"
 
 namespace peregrine {
 
@@ -30,14 +31,12 @@ struct OpenPass {
   bool any_rows = false;  // of any rank; without any nobody runs the pass
 };
 
-// Experts begin .. end - 1 of a layer.
-struct ExpertRange {
-  int begin = 0, end = 0;
-  bool holds(int expert) const { return expert >= begin && expert < end; }
-};
-
 // The routed expert that a tensor of the table belongs to, if it belongs to one.
-std::optional<int> routed_expert_of(std::string_view tensor_name);
+struct RoutedExpert {
+  int expert = 0;
+  int of = 0;  // experts that its layer has
+};
+std::optional<RoutedExpert> routed_expert_of(const ModelConfig& config, std::string_view tensor);
 
 class ExpertExchange {
  public:
@@ -45,7 +44,7 @@ class ExpertExchange {
 
   // Which of a layer's `experts` this rank holds. Throws Error(kInvalidArgument) when there are
   // too few to share.
-  virtual ExpertRange held(int experts) const = 0;
+  virtual Slice held(int experts) const = 0;
 
   // Meets the same call of all other ranks. All that name a pass must name the same one.
   virtual OpenPass open_pass(Pass mine, bool has_rows) = 0;

@@ -64,11 +64,8 @@ Slice TensorSplit::engram_rows(const ModelConfig& config, int table) const {
 }
 
 Slice TensorSplit::rows(const ModelConfig& config, std::string_view tensor, int64_t rows) const {
-  if (const auto expert = routed_expert_of(tensor)) {
-    const int experts =
-        tensor.starts_with("mtp.") ? config.dspark_n_routed_experts : config.n_routed_experts;
-    return share(experts, 1).holds(*expert) ? Slice{0, rows} : Slice{};
-  }
+  if (const auto routed = routed_expert_of(config, tensor))
+    return share(routed->of, 1).holds(routed->expert) ? Slice{0, rows} : Slice{};
   // `part` of `count` equal runs of rows.
   const auto runs = [&](Slice part, int64_t count) {
     return Slice{part.begin * rows / count, part.end * rows / count};
@@ -86,6 +83,17 @@ Slice TensorSplit::rows(const ModelConfig& config, std::string_view tensor, int6
     return share(rows, kSplitRows);
   }
   return {0, rows};
+}
+
+TensorView TensorSplit::held(const ModelConfig& config, const TensorView& whole) const {
+  if (whole.shape.empty() || whole.shape[0] == 0) return whole;
+  const Slice rows = this->rows(config, whole.name, whole.shape[0]);
+  const size_t row_bytes = whole.bytes / static_cast<size_t>(whole.shape[0]);
+  TensorView part = whole;
+  part.shape[0] = rows.size();
+  part.data += static_cast<size_t>(rows.begin) * row_bytes;
+  part.bytes = static_cast<size_t>(rows.size()) * row_bytes;
+  return part;
 }
 
 void check_split(const ModelConfig& config) {

@@ -12,14 +12,10 @@
 #include <string_view>
 
 #include "checkpoint/config.h"
+#include "checkpoint/safetensors.h"
+#include "model/slice.h"
 
 namespace peregrine {
-
-struct Slice {
-  int64_t begin = 0, end = 0;
-  int64_t size() const { return end - begin; }
-  bool holds(int64_t i) const { return i >= begin && i < end; }
-};
 
 // Output rows that share block scales.
 constexpr int64_t kSplitRows = 32;
@@ -46,6 +42,8 @@ class TensorSplit {
   // Of a tensor with `rows` rows (its first dimension), as stored: scales included. All rows of
   // what every rank holds whole.
   Slice rows(const ModelConfig& config, std::string_view tensor, int64_t rows) const;
+  // Those rows of it.
+  TensorView held(const ModelConfig& config, const TensorView& whole) const;
 
  private:
   int rank_, ranks_;

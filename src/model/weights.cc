@@ -10,15 +10,6 @@
 namespace peregrine {
 namespace {
 
-TensorView rows_of(const TensorView& whole, const Slice& rows) {
-  TensorView part = whole;
-  const size_t row_bytes = whole.bytes / static_cast<size_t>(whole.shape[0]);
-  part.shape[0] = rows.size();
-  part.data += static_cast<size_t>(rows.begin) * row_bytes;
-  part.bytes = static_cast<size_t>(rows.size()) * row_bytes;
-  return part;
-}
-
 WeightFormat format_of(const TensorView& view) {
   switch (view.dtype) {
     case DType::kF32:
@@ -109,7 +100,7 @@ class WeightBinder {
     w.layer = number_of(layer);
     w.exchange = w_.exchange;
     w.tensors = w_.tensors;
-    const ExpertRange held = held_experts(n_experts);
+    const Slice held = held_experts(n_experts);
     w.gate = matrix(f + "gate");
     w.router = {.bias = vector(f + "gate.bias"),
                 .bias_image = optional_vector(f + "gate.bias_vl"),
@@ -180,18 +171,14 @@ class WeightBinder {
   // A layer's number; drafter stages count on behind the last layer.
   int number_of(int layer) const { return layer >= 0 ? layer : c_.n_layers - 1 - layer; }
 
-  ExpertRange held_experts(int n_experts) const {
+  Slice held_experts(int n_experts) const {
     if (w_.exchange) return w_.exchange->held(n_experts);
-    if (!w_.tensors) return {0, n_experts};
-    const Slice share = w_.tensors->split().share(n_experts, 1);
-    return {static_cast<int>(share.begin), static_cast<int>(share.end)};
+    return w_.tensors ? w_.tensors->split().share(n_experts, 1) : Slice{0, n_experts};
   }
 
   // The rows of a tensor that this rank holds.
   TensorView held(const TensorView& whole) const {
-    if (!w_.tensors) return whole;
-    const Slice rows = w_.tensors->split().rows(c_, whole.name, whole.shape.at(0));
-    return rows_of(whole, rows);
+    return w_.tensors ? w_.tensors->split().held(c_, whole) : whole;
   }
 
   // Bytes that operations can read; a tensor the file placed off its element's alignment is copied.

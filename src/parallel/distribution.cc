@@ -14,11 +14,11 @@ int64_t stored_bytes(const TensorSpec& spec) {
 
 }  // namespace
 
-ExpertRange expert_share(int experts, int rank, int ranks) {
+Slice expert_share(int experts, int rank, int ranks) {
   if (experts < ranks)
     fail(ErrorKind::kInvalidArgument, "{} experts for {} ranks: expected at least one each",
          experts, ranks);
-  return {experts * rank / ranks, experts * (rank + 1) / ranks};
+  return TensorSplit(rank, ranks).share(experts, 1);
 }
 
 std::vector<RankShare> plan_ranks(const ModelConfig& config, int ranks) {
@@ -32,12 +32,12 @@ std::vector<RankShare> plan_ranks(const ModelConfig& config, int ranks) {
   for (const TensorSpec& spec : tensor_table(config)) {
     if (spec.optional) continue;
     const int64_t bytes = stored_bytes(spec);
-    const auto expert = routed_expert_of(spec.name);
+    const auto routed = routed_expert_of(config, spec.name);
     for (RankShare& share : shares) {
       const bool drafter = spec.name.starts_with("mtp.");
-      if (!expert) {
+      if (!routed) {
         share.other_bytes += bytes;
-      } else if ((drafter ? share.drafter_experts : share.experts).holds(*expert)) {
+      } else if ((drafter ? share.drafter_experts : share.experts).holds(routed->expert)) {
         share.expert_bytes += bytes;
       }
     }

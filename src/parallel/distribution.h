@@ -13,13 +13,13 @@ namespace peregrine {
 
 // The experts of rank `rank`: consecutive ones, as even as can be. Throws Error(kInvalidArgument)
 // when there are fewer experts than ranks.
-ExpertRange expert_share(int experts, int rank, int ranks);
+Slice expert_share(int experts, int rank, int ranks);
 
 struct RankShare {
-  ExpertRange experts;          // of a backbone layer
-  ExpertRange drafter_experts;  // of a draft stage; empty without a drafter
-  int64_t expert_bytes = 0;     // routed experts, in the released storage type
-  int64_t other_bytes = 0;      // everything else, on every rank
+  Slice experts;             // of a backbone layer
+  Slice drafter_experts;     // of a draft stage; empty without a drafter
+  int64_t expert_bytes = 0;  // routed experts, in the released storage type
+  int64_t other_bytes = 0;   // everything else, on every rank
 };
 
 std::vector<RankShare> plan_ranks(const ModelConfig& config, int ranks);

@@ -58,7 +58,7 @@ RankExperts::RankExperts(std::unique_ptr<Communicator> communicator)
       outgoing_(static_cast<size_t>(communicator_->ranks())),
       pairs_of_rank_(static_cast<size_t>(communicator_->ranks())) {}
 
-ExpertRange RankExperts::held(int experts) const {
+Slice RankExperts::held(int experts) const {
   return expert_share(experts, communicator_->rank(), communicator_->ranks());
 }
 
@@ -77,9 +77,10 @@ LayerExperts& RankExperts::layer(int layer, std::span<const Expert> routed) {
   const auto experts = static_cast<int>(routed.size());
   it.turns.resize(routed.size());
   for (int rank = 0; rank < communicator_->ranks(); ++rank) {
-    const ExpertRange range = expert_share(experts, rank, communicator_->ranks());
-    for (int expert = range.begin; expert < range.end; ++expert) {
-      it.copies.push_back({{rank, expert - range.begin}});
+    const Slice range = expert_share(experts, rank, communicator_->ranks());
+    for (int slot = 0; slot < range.size(); ++slot) {
+      const auto expert = static_cast<int32_t>(range.begin) + slot;
+      it.copies.push_back({{rank, slot}});
       if (rank != communicator_->rank()) continue;
       it.expert_of_slot.push_back(expert);
       it.weights.push_back(routed[static_cast<size_t>(expert)]);

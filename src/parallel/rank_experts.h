@@ -31,7 +31,7 @@ class RankExperts : public ExpertExchange {
   // Nothing before balance().
   BalanceStats balance_stats() const { return balance_ ? balance_->stats() : BalanceStats{}; }
 
-  ExpertRange held(int experts) const override;
+  Slice held(int experts) const override;
   OpenPass open_pass(Pass mine, bool has_rows) override;
   void experts(Backend& backend, int layer, const ExpertsArgs& args) override;
 

@@ -21,6 +21,7 @@
 #include "parallel/expert_reader.h"
 #include "parallel/vote_channel.h"
 #include "peregrine/engine.h"
+#include "session_rows.h"
 #include "thread_group.h"
 
 namespace peregrine::test {
@@ -166,14 +167,7 @@ TEST(RankExperts, SessionEqualsOneProcess) {
   for (const PrefillMode prefill : {PrefillMode::kExact, PrefillMode::kReplay}) {
     const SessionOptions options{.chunk_tokens = 48, .prefill = prefill, .draft_rows = 4};
     const auto rows_of = [&](std::shared_ptr<const Model> model) {
-      Session session(std::move(model), options);
-      session.sync(prompt);
-      Rows rows = copied(session.logits());
-      const Rows more = greedy_rows(session, 6);
-      rows.insert(rows.end(), more.begin(), more.end());
-      const Rows drafts = draft_rows(session, 17, 4);
-      rows.insert(rows.end(), drafts.begin(), drafts.end());
-      return rows;
+      return session_rows(std::move(model), prompt, options);
     };
     const Rows expected = rows_of(tiny_model());
     ModelGroup group(2);

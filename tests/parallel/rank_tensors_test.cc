@@ -12,6 +12,7 @@
 #include "mixed_requests.h"
 #include "parallel/distribution.h"
 #include "parallel/tensor_follower.h"
+#include "session_rows.h"
 #include "thread_group.h"
 
 namespace peregrine::test {
@@ -139,16 +140,7 @@ TEST_P(TensorSession, EqualsOneProcess) {
   const Ids prompt = random_tokens(prompt_tokens, 5);
   const SessionOptions options{.chunk_tokens = 48, .prefill = prefill, .draft_rows = 4};
   const auto rows_of = [&](std::shared_ptr<const Model> model) {
-    Session session(std::move(model), options);
-    session.sync(prompt);
-    Rows rows = copied(session.logits());
-    const Rows more = greedy_rows(session, 6);
-    rows.insert(rows.end(), more.begin(), more.end());
-    session.truncate(session.length() - 3);
-    session.step(9);
-    const Rows drafts = draft_rows(session, 17, 4);
-    rows.insert(rows.end(), drafts.begin(), drafts.end());
-    return rows;
+    return session_rows(std::move(model), prompt, options);
   };
   const Rows expected = rows_of(tiny_model(device));
   Group group(ranks, device);
